@@ -81,13 +81,13 @@ type acquireBody struct {
 	Also       []string     `json:"also,omitempty"`
 }
 
-func (c *Client) newWish(names []string, options []LockOption) (*wish, error) {
+func (c *Client) newWish(names []string, wait time.Duration, options []LockOption) (*wish, error) {
 	names = copied(names)
 	sort.Strings(names)
 	if err := checkNames(names); err != nil {
 		return nil, err
 	}
-	w := &wish{names: names, ttl: defaultTTL, wait: defaultWait}
+	w := &wish{names: names, ttl: defaultTTL, wait: wait}
 	for _, option := range options {
 		if option == nil {
 			return nil, invalid("an option is nil: leave it out")
@@ -107,13 +107,13 @@ func (c *Client) newWish(names []string, options []LockOption) (*wish, error) {
 		return nil, err
 	}
 	if len(w.metadata) > maxMetadataBytes {
-		return nil, invalid("the metadata has %d bytes; 0 ..= %d are allowed", len(w.metadata), maxMetadataBytes)
+		return nil, invalid("the metadata has %d bytes; 0 to %d are allowed", len(w.metadata), maxMetadataBytes)
 	}
 	if w.mode != exclusive && w.permits != nil {
-		return nil, invalid("a lock is shared by readers, or has permits: not both")
+		return nil, invalid("ask for a shared lock or for permits, not both")
 	}
 	if len(names) > 1 && (w.mode != exclusive || w.permits != nil || w.lockDelay > 0 || w.atLeastFor > 0) {
-		return nil, invalid("several locks at once are exclusive: without Shared, Update, Permits, LockDelay and AtLeastFor")
+		return nil, invalid("several locks at once are exclusive: leave out Shared, Update, Permits, LockDelay and AtLeastFor")
 	}
 	var err error
 	if w.requestID, err = randomID(); err != nil {
@@ -246,7 +246,7 @@ func attemptTime(asked, left, patience time.Duration) time.Duration {
 func (t *transport) waitOn(ctx context.Context, sent, giveUp instant) *fault {
 	again := sent.add(firstPause)
 	if atLatest := giveUp.add(-leastTime); again >= atLatest || now() >= atLatest {
-		return &fault{"the server said that the request waits, when its wait was over", true}
+		return &fault{"the server said that the request still waits, after its wait was over", true}
 	}
 	if err := sleepUntil(ctx, again); err != nil {
 		return &fault{err.Error(), true}
@@ -337,7 +337,7 @@ func (t *transport) abandon(ctx context.Context, w *wish) error {
 // checkNames takes names that are sorted.
 func checkNames(names []string) error {
 	if len(names) < 1 || len(names) > maxLocks {
-		return invalid("%d locks are named; 1 ..= %d are allowed", len(names), maxLocks)
+		return invalid("%d locks are named; 1 to %d are allowed", len(names), maxLocks)
 	}
 	for i, name := range names {
 		if err := checkName(name); err != nil {
@@ -354,7 +354,7 @@ func checkNames(names []string) error {
 func checkName(name string) error {
 	printable := strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) < 0
 	if len(name) < 1 || len(name) > 255 || !printable || name == "." || name == ".." {
-		return invalid("%q is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or ..", name)
+		return invalid("%q is not the name of a lock: 1 to 255 printable ASCII characters, not . or ..", name)
 	}
 	return nil
 }

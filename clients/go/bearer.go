@@ -20,7 +20,7 @@ func newBearer(s *settings) (*bearer, error) {
 	environment, given := os.LookupEnv("PALISADE_TOKEN")
 	switch {
 	case s.file != nil && s.bearer != nil:
-		return nil, invalid("BearerToken and BearerTokenFile are both given: one is needed")
+		return nil, invalid("BearerToken and BearerTokenFile are both given: give one of them")
 	case s.file != nil:
 		b.file = *s.file
 		b.token, err = readToken(b.file)

@@ -45,22 +45,9 @@ func New(options ...Option) (*Client, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	bearer, err := newBearer(&s)
+	transport, err := newTransport(&s)
 	if err != nil {
 		return nil, err
-	}
-	endpoints, err := newEndpoints(s.urls, bearer.current() != "")
-	if err != nil {
-		return nil, err
-	}
-	transport := newTransport(endpoints, bearer, s.tls)
-	if s.tlsFiles != nil {
-		certificates, err := newCertificates(*s.tlsFiles, s.tls)
-		if err != nil {
-			return nil, err
-		}
-		transport.pool.DialTLSContext = certificates.dial
-		transport.tls = certificates.current
 	}
 	base, end := context.WithCancel(context.Background())
 	return &Client{
@@ -91,7 +78,7 @@ func (c *Client) Close() error {
 	case <-patience.C:
 	}
 	c.end()
-	c.transport.pool.CloseIdleConnections()
+	c.transport.exchange.Reset()
 	return nil
 }
 
@@ -104,7 +91,12 @@ func (c *Client) Close() error {
 // The error is ErrHeld if another client keeps the lock, ErrUnavailable or ErrUnknownOutcome if nobody answers, or the
 // context's.
 func (c *Client) Lock(ctx context.Context, name string, options ...LockOption) (*Lease, error) {
-	return c.lock(ctx, valuesOf{ctx}, []string{name}, options)
+	return c.lock(ctx, valuesOf{ctx}, []string{name}, defaultWait, options)
+}
+
+// TryLock is as Lock, and does not wait unless the option Wait says so.
+func (c *Client) TryLock(ctx context.Context, name string, options ...LockOption) (*Lease, error) {
+	return c.lock(ctx, valuesOf{ctx}, []string{name}, 0, options)
 }
 
 // Locks is as Lock, for 1 – 64 locks at once: all or none, under one lease with one token. Each name once, in any order.
@@ -113,14 +105,21 @@ func (c *Client) Lock(ctx context.Context, name string, options ...LockOption) (
 // Several locks are exclusive, and closed for no time after the grant: Shared, Permits, LockDelay and AtLeastFor are
 // ErrInvalid.
 func (c *Client) Locks(ctx context.Context, names []string, options ...LockOption) (*Lease, error) {
-	return c.lock(ctx, valuesOf{ctx}, names, options)
+	return c.lock(ctx, valuesOf{ctx}, names, defaultWait, options)
 }
 
-func (c *Client) lock(ctx, parent context.Context, names []string, options []LockOption) (*Lease, error) {
+// TryLocks is as Locks, and does not wait unless the option Wait says so.
+func (c *Client) TryLocks(ctx context.Context, names []string, options ...LockOption) (*Lease, error) {
+	return c.lock(ctx, valuesOf{ctx}, names, 0, options)
+}
+
+func (c *Client) lock(
+	ctx, parent context.Context, names []string, wait time.Duration, options []LockOption,
+) (*Lease, error) {
 	if err := c.open(ctx); err != nil {
 		return nil, err
 	}
-	w, err := c.newWish(names, options)
+	w, err := c.newWish(names, wait, options)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +155,7 @@ func (c *Client) WithLocks(
 	if work == nil {
 		return invalid("work is nil: a function is needed")
 	}
-	lease, err := c.lock(ctx, ctx, names, options)
+	lease, err := c.lock(ctx, ctx, names, defaultWait, options)
 	if err != nil {
 		return err
 	}

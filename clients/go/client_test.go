@@ -74,236 +74,247 @@ func waitForWaiter(t *testing.T, client *palisade.Client, name string, waiters i
 }
 
 func TestALeaseHoldsAndIsReleased(t *testing.T) {
-	client, _ := served(t)
-	lease := mustLock(t, client, "orders", palisade.TTL(20*time.Second), palisade.Wait(0),
-		palisade.ClientID("me"), palisade.Metadata("why"))
-	if err := lease.Check(); err != nil {
-		t.Fatal(err)
-	}
-	if left := lease.Remaining(); left <= 0 || left >= 20*time.Second {
-		t.Errorf("%v remain of 20 s", left)
-	}
-	holder := show(t, client, "orders").Holder
-	if holder == nil || holder.Token != lease.Token() || holder.ClientID != "me" || holder.Metadata != "why" {
-		t.Errorf("shown: %+v", holder)
-	}
-	status, err := client.Status(within(t))
-	if err != nil || status.Authority != lease.Authority() || status.NextToken != lease.Token()+1 {
-		t.Errorf("%+v, %v", status, err)
-	}
-	if err := lease.Release(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Check(); !errors.Is(err, palisade.ErrLost) {
-		t.Errorf("after the release: %v", err)
-	}
-	select {
-	case <-lease.Context().Done():
-	default:
-		t.Error("the context goes on after the release")
-	}
-	select {
-	case <-lease.Lost():
-		t.Error("a release was announced as a loss")
-	default:
-	}
-	if holder := show(t, client, "orders").Holder; holder != nil {
-		t.Errorf("still held: %+v", holder)
-	}
+	onBoth(t, func(t *testing.T, client servedClient) {
+		lease := mustLock(t, client.Client, "orders", palisade.TTL(20*time.Second), palisade.Wait(0),
+			palisade.ClientID("me"), palisade.Metadata("why"))
+		if err := lease.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if left := lease.Remaining(); left <= 0 || left >= 20*time.Second {
+			t.Errorf("%v remain of 20 s", left)
+		}
+		holder := show(t, client.Client, "orders").Holder
+		if holder == nil || holder.Token != lease.Token() || holder.ClientID != "me" || holder.Metadata != "why" {
+			t.Errorf("shown: %+v", holder)
+		}
+		status, err := client.Status(within(t))
+		if err != nil || status.Authority != lease.Authority() || status.NextToken != lease.Token()+1 {
+			t.Errorf("%+v, %v", status, err)
+		}
+		if err := lease.Release(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Check(); !errors.Is(err, palisade.ErrLost) {
+			t.Errorf("after the release: %v", err)
+		}
+		select {
+		case <-lease.Context().Done():
+		default:
+			t.Error("the context goes on after the release")
+		}
+		select {
+		case <-lease.Lost():
+			t.Error("a release was announced as a loss")
+		default:
+		}
+		if holder := show(t, client.Client, "orders").Holder; holder != nil {
+			t.Errorf("still held: %+v", holder)
+		}
+	})
 }
 
 func TestHeldSaysWhoAndUntilWhen(t *testing.T) {
-	client, _ := served(t)
-	first := mustLock(t, client, "orders", palisade.TTL(time.Minute), palisade.ClientID("first"))
-	_, err := client.Lock(within(t), "orders", palisade.Wait(0))
-	if !errors.Is(err, palisade.ErrHeld) || !errors.Is(err, palisade.ErrNotAcquired) {
-		t.Fatalf("%v", err)
-	}
-	var held *palisade.HeldError
-	if !errors.As(err, &held) || held.Holder == nil || held.Holder.ClientID != "first" || held.Holder.Token != first.Token() {
-		t.Fatalf("%+v", held)
-	}
-	if held.RetryAfter <= 0 || held.RetryAfter > time.Minute {
-		t.Errorf("retry after %v", held.RetryAfter)
-	}
-	var told *palisade.Error
-	if !errors.As(err, &told) || told.Code != "held" {
-		t.Errorf("%+v", told)
-	}
+	onBoth(t, func(t *testing.T, client servedClient) {
+		first := mustLock(t, client.Client, "orders", palisade.TTL(time.Minute), palisade.ClientID("first"))
+		_, err := client.Lock(within(t), "orders", palisade.Wait(0))
+		if !errors.Is(err, palisade.ErrHeld) || !errors.Is(err, palisade.ErrNotAcquired) {
+			t.Fatalf("%v", err)
+		}
+		var held *palisade.HeldError
+		if !errors.As(err, &held) || held.Holder == nil || held.Holder.ClientID != "first" || held.Holder.Token != first.Token() {
+			t.Fatalf("%+v", held)
+		}
+		if held.RetryAfter <= 0 || held.RetryAfter > time.Minute {
+			t.Errorf("retry after %v", held.RetryAfter)
+		}
+		var told *palisade.Error
+		if !errors.As(err, &told) || told.Code != "held" {
+			t.Errorf("%+v", told)
+		}
+	})
 }
 
 func TestTheContextEndsWithTheLoss(t *testing.T) {
-	client, _ := served(t)
-	type key struct{}
-	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "kept"))
-	lease, err := client.Lock(ctx, "orders", palisade.TTL(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if err := lease.Check(); err != nil || lease.Context().Err() != nil {
-		t.Fatalf("the context of the acquire ended the lease: %v, %v", err, lease.Context().Err())
-	}
-	if lease.Context().Value(key{}) != "kept" {
-		t.Error("the context's values are gone")
-	}
-	if err := client.Break(within(t), "orders", lease.Token(), "the test"); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-lease.Context().Done():
-	case <-within(t).Done():
-		t.Fatal("the context goes on after the loss")
-	}
-	<-lease.Lost()
-	var lost *palisade.LostError
-	if err := lease.Check(); !errors.As(err, &lost) || lost.Err.Code != "revoked" || lost.Token != lease.Token() {
-		t.Errorf("%v", err)
-	}
-	if err := lease.Release(within(t)); !errors.Is(err, palisade.ErrLost) {
-		t.Errorf("a release of a lease that was revoked: %v", err)
-	}
-	if lease.Remaining() != 0 {
-		t.Error("time remains after the loss")
-	}
+	onBoth(t, func(t *testing.T, client servedClient) {
+		type key struct{}
+		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "kept"))
+		lease, err := client.Lock(ctx, "orders", palisade.TTL(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := lease.Check(); err != nil || lease.Context().Err() != nil {
+			t.Fatalf("the context of the acquire ended the lease: %v, %v", err, lease.Context().Err())
+		}
+		if lease.Context().Value(key{}) != "kept" {
+			t.Error("the context's values are gone")
+		}
+		if err := client.Break(within(t), "orders", lease.Token(), "the test"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-lease.Context().Done():
+		case <-within(t).Done():
+			t.Fatal("the context goes on after the loss")
+		}
+		<-lease.Lost()
+		var lost *palisade.LostError
+		if err := lease.Check(); !errors.As(err, &lost) || lost.Err.Code != "revoked" || lost.Token != lease.Token() {
+			t.Errorf("%v", err)
+		}
+		if err := lease.Release(within(t)); !errors.Is(err, palisade.ErrLost) {
+			t.Errorf("a release of a lease that was revoked: %v", err)
+		}
+		if lease.Remaining() != 0 {
+			t.Error("time remains after the loss")
+		}
+	})
 }
 
 // The server is stopped, not ended: connections stay open, and nothing comes back.
 func TestASilentServerEndsTheLeaseAtItsDeadline(t *testing.T) {
-	client, server := served(t)
-	lease := mustLock(t, client, "orders", palisade.TTL(time.Second))
-	server.Stop(t)
-	select {
-	case <-lease.Lost():
-	case <-within(t).Done():
-		t.Fatal("no loss was announced")
-	}
-	server.Continue(t)
-	var lost *palisade.LostError
-	if err := lease.Check(); !errors.As(err, &lost) || lost.Err.Code != "expired" {
-		t.Errorf("%v", err)
-	}
+	onBoth(t, func(t *testing.T, client servedClient) {
+		lease := mustLock(t, client.Client, "orders", palisade.TTL(time.Second))
+		client.stop(t)
+		select {
+		case <-lease.Lost():
+		case <-within(t).Done():
+			t.Fatal("no loss was announced")
+		}
+		client.resume(t)
+		var lost *palisade.LostError
+		if err := lease.Check(); !errors.As(err, &lost) || lost.Err.Code != "expired" {
+			t.Errorf("%v", err)
+		}
+	})
 }
 
 func TestWith(t *testing.T) {
-	client, _ := served(t)
-	ctx := within(t)
-	mistake := errors.New("mistake")
-	if err := client.With(ctx, "orders", func(context.Context, *palisade.Lease) error { return mistake }); err != mistake {
-		t.Errorf("%v", err)
-	}
-	func() {
-		defer func() { _ = recover() }()
-		_ = client.With(ctx, "orders", func(context.Context, *palisade.Lease) error { panic("mistake") })
-	}()
-	if holder := show(t, client, "orders").Holder; holder != nil {
-		t.Fatalf("still held: %+v", holder)
-	}
-	err := client.With(ctx, "orders", func(ctx context.Context, lease *palisade.Lease) error {
-		if err := client.Break(ctx, "orders", lease.Token(), "the test"); err != nil {
-			return err
+	onBoth(t, func(t *testing.T, client servedClient) {
+		ctx := within(t)
+		mistake := errors.New("mistake")
+		if err := client.With(ctx, "orders", func(context.Context, *palisade.Lease) error { return mistake }); err != mistake {
+			t.Errorf("%v", err)
 		}
-		<-ctx.Done()
-		return ctx.Err()
-	}, palisade.TTL(time.Second))
-	if !errors.Is(err, palisade.ErrLost) {
-		t.Errorf("the loss is told as %v", err)
-	}
-	outer, cancel := context.WithCancel(ctx)
-	err = client.With(outer, "orders", func(ctx context.Context, lease *palisade.Lease) error {
-		cancel()
-		<-ctx.Done()
-		return lease.Check()
+		func() {
+			defer func() { _ = recover() }()
+			_ = client.With(ctx, "orders", func(context.Context, *palisade.Lease) error { panic("mistake") })
+		}()
+		if holder := show(t, client.Client, "orders").Holder; holder != nil {
+			t.Fatalf("still held: %+v", holder)
+		}
+		err := client.With(ctx, "orders", func(ctx context.Context, lease *palisade.Lease) error {
+			if err := client.Break(ctx, "orders", lease.Token(), "the test"); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}, palisade.TTL(time.Second))
+		if !errors.Is(err, palisade.ErrLost) {
+			t.Errorf("the loss is told as %v", err)
+		}
+		outer, cancel := context.WithCancel(ctx)
+		err = client.With(outer, "orders", func(ctx context.Context, lease *palisade.Lease) error {
+			cancel()
+			<-ctx.Done()
+			return lease.Check()
+		})
+		if err != nil {
+			t.Errorf("the outer context ended the lease: %v", err)
+		}
+		if holder := show(t, client.Client, "orders").Holder; holder != nil {
+			t.Errorf("not released, because the context had ended: %+v", holder)
+		}
 	})
-	if err != nil {
-		t.Errorf("the outer context ended the lease: %v", err)
-	}
-	if holder := show(t, client, "orders").Holder; holder != nil {
-		t.Errorf("not released, because the context had ended: %+v", holder)
-	}
 }
 
 func TestACancelledAcquireLeavesTheQueue(t *testing.T) {
-	client, _ := served(t)
-	mustLock(t, client, "orders")
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() {
-		_, err := client.Lock(ctx, "orders", palisade.Wait(time.Hour))
-		ended <- err
-	}()
-	waitForWaiter(t, client, "orders", 1)
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	waitForWaiter(t, client, "orders", 0)
+	onBoth(t, func(t *testing.T, client servedClient) {
+		mustLock(t, client.Client, "orders")
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error)
+		go func() {
+			_, err := client.Lock(ctx, "orders", palisade.Wait(time.Hour))
+			ended <- err
+		}()
+		waitForWaiter(t, client.Client, "orders", 1)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		waitForWaiter(t, client.Client, "orders", 0)
+	})
 }
 
 // Also with a context that has ended: people write `defer lease.Release(ctx)`.
 func TestAReleaseGoesOnWithoutItsContext(t *testing.T) {
-	client, _ := served(t)
-	lease := mustLock(t, client, "orders", palisade.TTL(time.Hour))
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := lease.Release(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	if err := lease.Check(); err == nil {
-		t.Error("held after the release")
-	}
-	for ctx := within(t); show(t, client, "orders").Holder != nil; {
-		if ctx.Err() != nil {
-			t.Fatal("never released")
+	onBoth(t, func(t *testing.T, client servedClient) {
+		lease := mustLock(t, client.Client, "orders", palisade.TTL(time.Hour))
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := lease.Release(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
 		}
-	}
+		if err := lease.Check(); err == nil {
+			t.Error("held after the release")
+		}
+		for ctx := within(t); show(t, client.Client, "orders").Holder != nil; {
+			if ctx.Err() != nil {
+				t.Fatal("never released")
+			}
+		}
+	})
 }
 
 func TestWatchAndList(t *testing.T) {
-	client, _ := served(t)
-	for _, name := range []string{"a/1", "a/2", "b"} {
-		mustLock(t, client, name)
-	}
-	locks, names := client.List(within(t), "a/"), []string{}
-	for locks.Next() {
-		names = append(names, locks.Lock().Name)
-	}
-	if err := locks.Err(); err != nil || strings.Join(names, " ") != "a/1 a/2" {
-		t.Errorf("%v, %v", names, err)
-	}
-	ctx, cancel := context.WithCancel(within(t))
-	watch := client.Watch(ctx, "a/", palisade.After(0))
-	for _, name := range []string{"a/1", "a/2"} {
-		if !watch.Next() {
-			t.Fatal(watch.Err())
+	onBoth(t, func(t *testing.T, client servedClient) {
+		for _, name := range []string{"a/1", "a/2", "b"} {
+			mustLock(t, client.Client, name)
 		}
-		if e := watch.Event(); e.Kind != "granted" || e.Name != name || e.Token == 0 || e.Revision == 0 {
-			t.Errorf("%+v", e)
+		locks, names := client.List(within(t), "a/"), []string{}
+		for locks.Next() {
+			names = append(names, locks.Lock().Name)
 		}
-	}
-	cancel()
-	if watch.Next() || !errors.Is(watch.Err(), context.Canceled) {
-		t.Errorf("after the context: %+v, %v", watch.Event(), watch.Err())
-	}
+		if err := locks.Err(); err != nil || strings.Join(names, " ") != "a/1 a/2" {
+			t.Errorf("%v, %v", names, err)
+		}
+		ctx, cancel := context.WithCancel(within(t))
+		watch := client.Watch(ctx, "a/", palisade.After(0))
+		for _, name := range []string{"a/1", "a/2"} {
+			if !watch.Next() {
+				t.Fatal(watch.Err())
+			}
+			if e := watch.Event(); e.Kind != "granted" || e.Name != name || e.Token == 0 || e.Revision == 0 {
+				t.Errorf("%+v", e)
+			}
+		}
+		cancel()
+		if watch.Next() || !errors.Is(watch.Err(), context.Canceled) {
+			t.Errorf("after the context: %+v, %v", watch.Event(), watch.Err())
+		}
+	})
 }
 
 func TestAWatchOfAnotherAuthoritySaysThatSomethingWasMissed(t *testing.T) {
-	client, _ := served(t)
-	mustLock(t, client, "orders")
-	watch := client.Watch(within(t), "", palisade.After(1<<40))
-	defer watch.Close()
-	if !watch.Next() || watch.Event().Kind != "missed" {
-		t.Errorf("%+v, %v", watch.Event(), watch.Err())
-	}
+	onBoth(t, func(t *testing.T, client servedClient) {
+		mustLock(t, client.Client, "orders")
+		watch := client.Watch(within(t), "", palisade.After(1<<40))
+		defer watch.Close()
+		if !watch.Next() || watch.Event().Kind != "missed" {
+			t.Errorf("%+v, %v", watch.Event(), watch.Err())
+		}
+	})
 }
 
 func TestAClosedWatchEnds(t *testing.T) {
-	client, _ := served(t)
-	watch := client.Watch(context.Background(), "")
-	time.AfterFunc(10*time.Millisecond, func() { watch.Close() })
-	if watch.Next() || !errors.Is(watch.Err(), context.Canceled) {
-		t.Errorf("%+v, %v", watch.Event(), watch.Err())
-	}
+	onBoth(t, func(t *testing.T, client servedClient) {
+		watch := client.Watch(context.Background(), "")
+		// real time: it may be under way or not, and ends all the same.
+		time.AfterFunc(10*time.Millisecond, func() { watch.Close() })
+		if watch.Next() || !errors.Is(watch.Err(), context.Canceled) {
+			t.Errorf("%+v, %v", watch.Event(), watch.Err())
+		}
+	})
 }
 
 // A server behind TLS: a real one behind Go's reverse proxy, which asks for the token.
@@ -362,7 +373,7 @@ func TestTLSAndBearerToken(t *testing.T) {
 func TestBadArgumentsAreNamed(t *testing.T) {
 	client := newClient(t, palisade.Endpoints("http://127.0.0.1:1"))
 	for says, options := range map[string][]palisade.LockOption{
-		"the TTL is 50ms: 100 ms ..= 86400000 ms are allowed": {palisade.TTL(50 * time.Millisecond)},
+		"the TTL is 50ms: 100 ms to 86400000 ms are allowed": {palisade.TTL(50 * time.Millisecond)},
 		"the TTL is 25h":    {palisade.TTL(25 * time.Hour)},
 		"the wait is -1ns":  {palisade.Wait(-1)},
 		"has 257 bytes; 0 ": {palisade.Metadata(strings.Repeat("x", 257))},

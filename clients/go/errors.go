@@ -53,7 +53,7 @@ type HeldError struct {
 func (e *HeldError) Error() string { return e.Err.Error() }
 func (e *HeldError) Unwrap() error { return e.Err }
 
-// A LostError says which lease is over, and why: its code is expired, revoked, superseded, not_held or stale.
+// A LostError says which lease is over, and why: its code is expired, revoked, superseded, not_held, stale or handed_over.
 type LostError struct {
 	Err   *Error
 	Name  string
@@ -82,4 +82,5 @@ var lossReasons = map[string]string{
 	"revoked":    "an operator revoked it",
 	"superseded": "the same client id acquired the lock again",
 	"stale":      "the lock is held with another token",
+	handedOver:   "it was handed over to another process",
 }

@@ -157,3 +157,33 @@ func ExampleLease_Sequencer() {
 	// Output: invoices exclusive true
 	// <nil>
 }
+
+func ExampleClient_Observe() {
+	ctx := context.Background()
+	client, err := palisade.New()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	leads, err := client.Lock(ctx, "db-primary", palisade.Metadata("10.0.0.7:5432"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer leads.Release(ctx)
+
+	election := client.Observe(ctx, "db-primary") // first the present leader, then each change
+	defer election.Close()
+	for election.Next() {
+		fmt.Println(election.Leader().Value) // Leader is nil while nobody leads
+		if election.Leader().Value == "10.0.0.8:5432" {
+			break
+		}
+		if err := leads.Proclaim(ctx, "10.0.0.8:5432"); err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output: 10.0.0.7:5432
+	// 10.0.0.8:5432
+}

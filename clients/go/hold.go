@@ -95,7 +95,7 @@ func (h *hold) endLocked(code string) bool {
 	}
 	h.over.Store(&code)
 	h.alarm.Stop()
-	if code != released {
+	if code != released && code != handedOver {
 		close(h.lost)
 	}
 	h.ended()

@@ -53,15 +53,19 @@ func (c *Client) Show(ctx context.Context, name string) (LockInfo, error) {
 	if err := checkName(name); err != nil {
 		return LockInfo{}, err
 	}
-	answer, err := c.ask(ctx, request{method: "GET", path: lockPath(name, ""), differs: isAbout("resource_id", name)})
+	found, err := c.shown(ctx, name)
 	if err != nil {
-		return LockInfo{}, about(name, err)
-	}
-	var found wireLock
-	if err := decode(answer, &found); err != nil {
 		return LockInfo{}, err
 	}
 	return found.value()
+}
+
+func (c *Client) shown(ctx context.Context, name string) (found wireLock, err error) {
+	answer, err := c.ask(ctx, request{method: "GET", path: lockPath(name, ""), differs: isAbout("resource_id", name)})
+	if err != nil {
+		return found, about(name, err)
+	}
+	return found, decode(answer, &found)
 }
 
 // Break takes a lock from its holder. The token is that of the current grant, or a reader's grant id: proof that
@@ -165,7 +169,7 @@ func (l *Locks) fetch() error {
 	if l.cursor != "" {
 		query.Set("cursor", l.cursor)
 	}
-	answer, err := l.client.ask(l.ctx, request{method: "GET", path: "/v1/locks?" + query.Encode()})
+	answer, err := l.client.ask(l.ctx, request{method: "GET", path: "/v1/locks?" + query.Encode(), differs: isList})
 	if err != nil {
 		return err
 	}
@@ -180,10 +184,20 @@ func (l *Locks) fetch() error {
 	return nil
 }
 
+// isList tells why a good answer is not a list: without its locks it would be an empty one.
+func isList(r reply) string {
+	if r.status != 200 || has(r.fields(), "locks") {
+		return ""
+	}
+	return differs(r, "locks", "a list")
+}
+
 type wireLock struct {
 	Name    string      `json:"resource_id"`
 	Holder  *wireHolder `json:"holder"`
 	Waiters int         `json:"waiters"`
+	// The number of the latest change that the answer knows of. Only where one lock is shown.
+	Revision uint64 `json:"revision"`
 
 	ReaderCount int           `json:"reader_count"`
 	Readers     []*wireHolder `json:"readers"`

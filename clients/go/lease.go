@@ -160,21 +160,24 @@ func (l *Lease) Check() error {
 // Remaining is how long the holder may still act if no further renewal is acknowledged; 0 after the loss or the release.
 func (l *Lease) Remaining() time.Duration { return l.hold.remaining() }
 
-// Context ends when the lease is lost or released; Check tells why. It has the values of the context given to Lock, and
+// Context ends when the lease is lost, released or handed over; Check tells why. It has the values of the context given to Lock, and
 // does not end with it. Inside With it is the context that work got, and ends with the outer one, too.
 func (l *Lease) Context() context.Context { return l.context }
 
-// Lost is closed when the lease is lost, and not by a release.
+// Lost is closed when the lease is lost, and not by a release or an Export.
 func (l *Lease) Lost() <-chan struct{} { return l.hold.lost }
 
 // Release gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
 // patience. If the context ends first, the release goes on in the background.
 //
-// The error is ErrLost if the lease had ended before, and ErrUnavailable or ErrUnknownOutcome if nobody answered: the lock
+// The error is ErrLost if the lease had ended before or was handed over, and ErrUnavailable or ErrUnknownOutcome if nobody answered: the lock
 // is then free when the lease expires. Releasing again is harmless.
 func (l *Lease) Release(ctx context.Context) error {
 	l.hold.end(released)
 	if err := checkContext(ctx); err != nil {
+		return err
+	}
+	if err := l.isElsewhere(); err != nil {
 		return err
 	}
 	return l.releaseNow(ctx, l.parts.toRelease())
@@ -192,10 +195,21 @@ func (l *Lease) ReleasePart(ctx context.Context, name string) error {
 	if err := l.checkPart(name); err != nil {
 		return err
 	}
+	if err := l.isElsewhere(); err != nil {
+		return err
+	}
 	if !l.parts.giveUp(name) {
 		return l.Release(ctx)
 	}
 	return l.releaseNow(ctx, []string{name})
+}
+
+// isElsewhere is the error for a lease that was handed over: its release is the adopter's.
+func (l *Lease) isElsewhere() error {
+	if l.hold.reason() == handedOver {
+		return l.Check()
+	}
+	return nil
 }
 
 func (l *Lease) releaseNow(ctx context.Context, names []string) error {
@@ -260,7 +274,7 @@ func (l *Lease) Upgrade(ctx context.Context, wait time.Duration) (*Lease, error)
 		return nil, err
 	}
 	if !l.Update() {
-		return nil, invalid("only a reader in mode update is upgraded: ask for the lock with Update")
+		return nil, invalid("only a reader in mode update can be upgraded: ask for the lock with Update")
 	}
 	if err := within("the wait", wait, 0, day); err != nil {
 		return nil, err
@@ -421,8 +435,7 @@ func (l *Lease) lose(name, code string) {
 		return
 	}
 	l.lostLock.Store(&name)
-	l.hold.end(code)
-	if len(l.wish.names) > 1 {
+	if l.hold.end(code) && len(l.wish.names) > 1 {
 		l.giveBack()
 	}
 }

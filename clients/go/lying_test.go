@@ -51,7 +51,7 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var asked map[string]any
 	_ = json.NewDecoder(r.Body).Decode(&asked)
 	parts := strings.Split(r.URL.Path, "/")
-	answer := told{r.Header.Get(nonceHeader), 200, map[string]any{"resource_id": parts[3], "authority": "a", "fencing_token": 7}}
+	answer := told{r.Header.Get(nonceHeader), 200, map[string]any{"resource_id": parts[min(3, len(parts)-1)], "authority": "a", "fencing_token": 7}}
 	switch verb := parts[len(parts)-1]; verb {
 	case "acquire":
 		answer.body["lock_acquired"], answer.body["lock_token"] = true, "k"
@@ -135,8 +135,22 @@ func TestAGrantOfAnotherRequestIsNotBelieved(t *testing.T) {
 	}
 	// A control: without a lie it is granted.
 	l.does(nil)
-	if lease, err := client.Lock(within(t), "orders", palisade.Wait(0)); err != nil || lease.Token() != 7 {
+	patient := newClient(t, palisade.Endpoints(l.url))
+	if lease, err := patient.Lock(within(t), "orders", palisade.Wait(0)); err != nil || lease.Token() != 7 {
 		t.Errorf("%v, %v", lease, err)
+	}
+}
+
+func TestAnAnswerWithoutAListIsNoEmptyList(t *testing.T) {
+	l := newLiar(t)
+	client := newClient(t, palisade.Endpoints(l.url), palisade.Patience(300*time.Millisecond))
+	if locks := client.List(within(t), ""); locks.Next() || !errors.Is(locks.Err(), palisade.ErrUnknownOutcome) {
+		t.Errorf("%v", locks.Err())
+	}
+	// A control: an empty list is believed.
+	l.does(field("locks", []any{}))
+	if locks := client.List(within(t), ""); locks.Next() || locks.Err() != nil {
+		t.Errorf("%v", locks.Err())
 	}
 }
 
@@ -171,6 +185,8 @@ func TestAStrayAnswerEndsItsConnection(t *testing.T) {
 
 // A renewal is believed only if it is that of this lease. The deadline does not move, and ends the lease.
 func TestARenewalOfAnotherRequestDoesNotMoveTheDeadline(t *testing.T) {
+	// There is time for two renewals, also on a machine that does much else.
+	const ttl = time.Second
 	before := ""
 	for name, lie := range map[string]func(map[string]any, *told){
 		"another lock":      field("resource_id", "other"),
@@ -188,10 +204,11 @@ func TestARenewalOfAnotherRequestDoesNotMoveTheDeadline(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := newLiar(t)
-			client := newClient(t, palisade.Endpoints(l.url), palisade.Patience(100*time.Millisecond))
-			l.does(field("valid_for_ms", 600))
-			lease := mustLock(t, client, "orders", palisade.TTL(600*time.Millisecond))
+			client := newClient(t, palisade.Endpoints(l.url), palisade.Patience(500*time.Millisecond))
+			l.does(field("valid_for_ms", ttl.Milliseconds()))
+			lease := mustLock(t, client, "orders", palisade.TTL(ttl))
 			l.does(lie)
 			var lost *palisade.LostError
 			<-lease.Lost()
@@ -206,8 +223,8 @@ func TestARenewalOfAnotherRequestDoesNotMoveTheDeadline(t *testing.T) {
 	t.Run("a control: its own", func(t *testing.T) {
 		l := newLiar(t)
 		client := newClient(t, palisade.Endpoints(l.url))
-		l.does(field("valid_for_ms", 600))
-		lease := mustLock(t, client, "orders", palisade.TTL(600*time.Millisecond))
+		l.does(field("valid_for_ms", ttl.Milliseconds()))
+		lease := mustLock(t, client, "orders", palisade.TTL(ttl))
 		l.does(nil)
 		for ctx := within(t); lease.Remaining() < 10*time.Second; {
 			if err := lease.Check(); err != nil || ctx.Err() != nil {
@@ -288,6 +305,22 @@ func slow(conn net.Conn) {
 	}
 }
 
+// givesUp is a control: the same Lock without a good address, which gives up when the wait and the patience are over. Its
+// client is not closed, because that would wait for its patience.
+func givesUp(t *testing.T, urls []string, patience time.Duration) <-chan struct{} {
+	t.Helper()
+	client, err := palisade.New(palisade.Endpoints(urls...), palisade.Patience(patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, gaveUp := within(t), make(chan struct{})
+	go func() {
+		defer close(gaveUp)
+		_, _ = client.Lock(ctx, "orders", palisade.Wait(3*time.Second))
+	}()
+	return gaveUp
+}
+
 // Every call asks the next address in time, also an acquire that waits, and the release.
 func TestAnAddressThatIsSilentIsLeftInTime(t *testing.T) {
 	const patience = 2 * time.Second
@@ -297,16 +330,17 @@ func TestAnAddressThatIsSilentIsLeftInTime(t *testing.T) {
 				t.Parallel()
 				_, server := served(t)
 				urls := []string{address(t, serve), address(t, serve), server.URL}[2-many:]
-				began := time.Now()
 				client := newClient(t, palisade.Endpoints(urls...), palisade.Patience(patience))
+				gaveUp := givesUp(t, urls[:many], patience)
 				lease, err := client.Lock(within(t), "orders", palisade.Wait(3*time.Second))
 				if err != nil {
 					t.Fatal(err)
 				}
-				// A second for each address to say that it waits, and half of the patience; it is not to come near the whole of the
-				// wait and the patience.
-				if took := time.Since(began); took > 3*time.Second+patience {
-					t.Errorf("granted after %v", took)
+				// A second for each address to say that it waits, and half of the patience.
+				select {
+				case <-gaveUp:
+					t.Error("granted after the control had given up")
+				default:
 				}
 				if err := lease.Release(within(t)); err != nil {
 					t.Error(err)

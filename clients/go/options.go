@@ -3,6 +3,8 @@ package palisade
 import (
 	"crypto/tls"
 	"time"
+
+	"palisade.example/palisade/internal/exchange"
 )
 
 const (
@@ -31,6 +33,7 @@ type settings struct {
 	tlsFiles *tlsFiles
 	patience time.Duration
 	margin   time.Duration
+	exchange exchange.Exchange
 }
 
 // Endpoints are the addresses of the servers, http://HOST:PORT or https://HOST:PORT, of which one leads. Without this
@@ -64,6 +67,10 @@ func Patience(d time.Duration) Option { return func(s *settings) { s.patience = 
 // h. The default is 0.
 func Margin(d time.Duration) Option { return func(s *settings) { s.margin = d } }
 
+// Through is for package palisadetest, whose servers are no programs: requests go to it, and options about addresses, tokens
+// and certificates have no effect.
+func Through(e exchange.Exchange) Option { return func(s *settings) { s.exchange = e } }
+
 func (s *settings) check() error {
 	if err := within("the patience", s.patience, millisecond, day); err != nil {
 		return err
@@ -77,7 +84,7 @@ type LockOption func(*wish)
 // TTL is how long the lease lasts without renewal, 100 ms – 24 h. The default is 15 s.
 func TTL(d time.Duration) LockOption { return func(w *wish) { w.ttl = d } }
 
-// Wait is how long to stay in the queue, 0 – 24 h. 0 tries once. The default is 30 s.
+// Wait is how long to stay in the queue, 0 – 24 h. 0 tries once. The default is 30 s, and 0 of TryLock.
 func Wait(d time.Duration) LockOption { return func(w *wish) { w.wait = d } }
 
 // ClientID is shown to others, 1 – 255 bytes of printable ASCII. A lock that a client id holds is granted to the same
@@ -108,7 +115,7 @@ func Permits(count, of int) LockOption {
 
 func within(what string, d, low, high time.Duration) error {
 	if d < low || d > high {
-		return invalid("%s is %v: %d ms ..= %d ms are allowed", what, d, low/millisecond, high/millisecond)
+		return invalid("%s is %v: %d ms to %d ms are allowed", what, d, low/millisecond, high/millisecond)
 	}
 	return nil
 }

@@ -209,7 +209,7 @@ func readGrant(t0 instant, r reply, w *wish) (granted, *fault) {
 	case w.mode.isReader() && !isToken(answer.GrantID):
 		return granted{}, broken("grant_id is missing or out of range")
 	case !w.hasSlots(answer.Slots):
-		return granted{}, broken("slots are missing, or others than were wanted")
+		return granted{}, broken("slots are missing, or not those that were asked for")
 	case answer.LeaseKey == "", answer.Authority == "":
 		return granted{}, broken("lock_token or authority is missing")
 	case !isNumber(answer.ValidFor), !isNumber(answer.Waited):

@@ -1,72 +1,58 @@
 package palisade
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"time"
+
+	"palisade.example/palisade/internal/exchange"
 )
 
 const (
-	connectTimeout = 5 * time.Second
-	maxIdle        = 16
 	maxAnswerBytes = 16 << 20
 
 	// An attempt with less time than this would only turn "nothing happened" into "unknown".
 	leastTime = 50 * millisecond
-
-	// A request has a nonce of its own in this header, and its answer has the same one.
-	nonceHeader = "Palisade-Nonce"
 )
 
 // A transport makes attempts, at the address that leads.
 type transport struct {
 	endpoints *endpoints
-	bearer    *bearer
-	http      *http.Client
-	pool      *http.Transport
+	exchange  exchange.Exchange
 	// The settings of the next connection over TLS.
 	tls func() *tls.Config
 }
 
-func newTransport(endpoints *endpoints, bearer *bearer, config *tls.Config) *transport {
-	pool := &http.Transport{
-		// A proxy of the environment would keep connections and time-outs of its own.
-		Proxy:               nil,
-		DialContext:         (&net.Dialer{Timeout: connectTimeout}).DialContext,
-		TLSHandshakeTimeout: connectTimeout,
-		MaxIdleConnsPerHost: maxIdle,
-		IdleConnTimeout:     90 * time.Second,
-		// HTTP/1.1 only: a request that gets no answer in time then ends its connection, so the next one is sent on
-		// another. With HTTP/2 it would share the connection on which nothing comes back.
-		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+func newTransport(s *settings) (*transport, error) {
+	if s.exchange != nil {
+		noTLS := func() *tls.Config { return nil }
+		return &transport{&endpoints{urls: []string{"memory"}}, s.exchange, noTLS}, nil
 	}
-	if config != nil {
-		pool.TLSClientConfig = config.Clone()
+	bearer, err := newBearer(s)
+	if err != nil {
+		return nil, err
 	}
-	return &transport{
-		endpoints: endpoints,
-		bearer:    bearer,
-		pool:      pool,
-		// A redirect would carry the lease key elsewhere.
-		http: &http.Client{Transport: pool, CheckRedirect: noRedirect},
-		tls:  func() *tls.Config { return pool.TLSClientConfig },
+	endpoints, err := newEndpoints(s.urls, bearer.current() != "")
+	if err != nil {
+		return nil, err
 	}
+	web := newWeb(bearer, s.tls)
+	t := &transport{endpoints, web, func() *tls.Config { return web.pool.TLSClientConfig }}
+	if s.tlsFiles != nil {
+		certificates, err := newCertificates(*s.tlsFiles, s.tls)
+		if err != nil {
+			return nil, err
+		}
+		web.pool.DialTLSContext = certificates.dial
+		t.tls = certificates.current
+	}
+	return t, nil
 }
-
-func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // A request can be sent again as it is.
 type request struct {
@@ -97,20 +83,18 @@ func (t *transport) attempt(
 ) (answer reply, follow bool, failed *fault) {
 	ctx, cancel := context.WithTimeout(caller, until.sub(now()))
 	defer cancel()
-	var used connection
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: used.got})
-	response, err := t.open(ctx, address, r)
+	received, err := t.open(ctx, address, r)
 	if err != nil {
-		return reply{}, false, t.failed(caller, address, err, used.isThere())
+		return reply{}, false, t.failed(caller, address, err)
 	}
-	defer response.Body.Close()
-	content, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes))
+	defer received.Body.Close()
+	content, err := io.ReadAll(io.LimitReader(received.Body, maxAnswerBytes))
 	if err != nil {
-		return reply{}, false, t.failed(caller, address, err, true)
+		return reply{}, false, t.failed(caller, address, err)
 	}
-	answer, failed = readReply(response.StatusCode, content)
+	answer, failed = readReply(received.Status, content)
 	if failed == nil && answer.waits() && !r.mayWait {
-		failed = broken("a request that does not wait is said to wait")
+		failed = broken("it says that a request waits, which did not ask to wait")
 	}
 	if failed == nil && r.differs != nil {
 		if why := r.differs(answer); why != "" {
@@ -118,109 +102,45 @@ func (t *transport) attempt(
 		}
 	}
 	if failed != nil {
-		used.end()
+		if received.Disown != nil {
+			received.Disown()
+		}
 		t.endpoints.failed(address)
 		return reply{}, false, &fault{address + ": " + failed.message, failed.unknown}
 	}
 	return answer, t.endpoints.answered(address, answer), nil
 }
 
-// A connection is that of an attempt, once there is one.
-type connection struct{ inner atomic.Pointer[net.Conn] }
-
-func (c *connection) got(info httptrace.GotConnInfo) { c.inner.Store(&info.Conn) }
-
-func (c *connection) isThere() bool { return c.inner.Load() != nil }
-
-// end closes the connection, even if it is back in the pool: its next answers would be wrong, too.
-func (c *connection) end() {
-	if inner := c.inner.Load(); inner != nil {
-		(*inner).Close()
-	}
-}
-
-// A strayError is an answer that does not have the nonce of its request.
-type strayError struct{ status int }
-
-func (e *strayError) Error() string {
-	return fmt.Sprintf("the answer (status %d) is not that of this request: it is another's, or of a program in between", e.status)
-}
-
-// open sends a request and returns when the head of its answer is there. The head of another answer is an error, and ends
-// the connection.
-//
-// If a server does not know the caller, the certificate of the connection may have expired. Nothing happened, and a new
-// connection uses the current files.
-func (t *transport) open(ctx context.Context, address string, r request) (*http.Response, error) {
-	answer, used, err := t.openOnce(ctx, address, r)
-	if err != nil || answer.StatusCode != http.StatusUnauthorized || !strings.HasPrefix(address, "https:") {
-		return answer, err
-	}
-	answer.Body.Close()
-	used.end()
-	t.pool.CloseIdleConnections()
-	answer, _, err = t.openOnce(ctx, address, r)
-	return answer, err
-}
-
-func (t *transport) openOnce(ctx context.Context, address string, r request) (*http.Response, *connection, error) {
-	used := &connection{}
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: used.got})
-	nonce, err := newNonce()
-	if err != nil {
-		return nil, nil, err
-	}
-	var body io.Reader
+// open sends a request and returns when the head of its answer is there.
+func (t *transport) open(ctx context.Context, address string, r request) (*exchange.Answer, error) {
+	var body []byte
 	if r.body != nil {
 		text, err := json.Marshal(r.body)
 		if err != nil {
-			return nil, nil, err
+			return nil, &exchange.Failure{Err: err}
 		}
-		body = bytes.NewReader(text)
+		body = text
 	}
-	sent, err := http.NewRequestWithContext(ctx, r.method, address+r.path, body)
-	if err != nil {
-		return nil, nil, err
-	}
-	if r.body != nil {
-		sent.Header.Set("Content-Type", "application/json")
-	}
-	if token := t.bearer.current(); token != "" {
-		sent.Header.Set("Authorization", "Bearer "+token)
-	}
-	sent.Header.Set(nonceHeader, nonce)
-	answer, err := t.http.Do(sent)
-	if err != nil {
-		return nil, nil, err
-	}
-	if got := answer.Header[nonceHeader]; len(got) != 1 || got[0] != nonce {
-		used.end()
-		answer.Body.Close()
-		return nil, nil, &strayError{answer.StatusCode}
-	}
-	return answer, used, nil
+	return t.exchange.Send(ctx, exchange.Request{Address: address, Method: r.method, Path: r.path, Body: body})
 }
 
-func newNonce() (string, error) {
-	var random [16]byte
-	if _, err := rand.Read(random[:]); err != nil {
-		return "", fmt.Errorf("palisade: no random numbers for a nonce: %w", err)
-	}
-	return base64.RawURLEncoding.EncodeToString(random[:]), nil
-}
-
-// failed notes that an attempt got no answer: without a connection nothing can have happened.
-func (t *transport) failed(caller context.Context, address string, err error, connected bool) *fault {
+// failed notes that an attempt got no answer.
+func (t *transport) failed(caller context.Context, address string, err error) *fault {
+	var without *exchange.Failure
+	connected := !errors.As(err, &without) || without.Sent
 	if caller.Err() != nil {
 		// The caller left. That says nothing about the address.
 		return &fault{caller.Err().Error(), connected}
 	}
 	t.endpoints.failed(address)
 	// The attempt's own connection is closed already. Others that are idle may be as silent, and look alive.
-	t.pool.CloseIdleConnections()
+	t.exchange.Reset()
 	why := err
+	if without != nil {
+		why = without.Err
+	}
 	var request *url.Error
-	if errors.As(err, &request) {
+	if errors.As(why, &request) {
 		why = request.Err // Without the path of the request.
 	}
 	message := address + ": " + why.Error()

@@ -25,117 +25,121 @@ func mustUpgrade(t *testing.T, reader *palisade.Lease) *palisade.Lease {
 }
 
 func TestAReaderBecomesTheWriterAndAReaderAgain(t *testing.T) {
-	client, _ := served(t)
-	reader := mustLock(t, client, "report", palisade.Update(), palisade.ClientID("me"))
-	if !reader.Shared() || !reader.Update() {
-		t.Error("it is no reader in mode update")
-	}
-	writer := mustUpgrade(t, reader)
-	if writer.Shared() || writer.Update() || writer.ClientID() != "me" || writer.Token() <= reader.Token() {
-		t.Errorf("%v after %v", writer, reader)
-	}
-	if err := reader.Check(); !errors.Is(err, palisade.ErrLost) {
-		t.Errorf("the reader: %v", err)
-	}
-	select {
-	case <-reader.Lost():
-		t.Error("the upgrade was announced as a loss")
-	case <-reader.Context().Done():
-	}
-	again, err := writer.Downgrade(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !again.Shared() || again.Update() || again.Token() <= writer.Token() {
-		t.Errorf("%v after %v", again, writer)
-	}
-	if err := reader.Release(within(t)); !errors.Is(err, palisade.ErrLost) {
-		t.Errorf("the release of the reader: %v", err)
-	}
-	if err := again.Release(within(t)); err != nil {
-		t.Error(err)
-	}
+	onBoth(t, func(t *testing.T, client servedClient) {
+		reader := mustLock(t, client.Client, "report", palisade.Update(), palisade.ClientID("me"))
+		if !reader.Shared() || !reader.Update() {
+			t.Error("it is no reader in mode update")
+		}
+		writer := mustUpgrade(t, reader)
+		if writer.Shared() || writer.Update() || writer.ClientID() != "me" || writer.Token() <= reader.Token() {
+			t.Errorf("%v after %v", writer, reader)
+		}
+		if err := reader.Check(); !errors.Is(err, palisade.ErrLost) {
+			t.Errorf("the reader: %v", err)
+		}
+		select {
+		case <-reader.Lost():
+			t.Error("the upgrade was announced as a loss")
+		case <-reader.Context().Done():
+		}
+		again, err := writer.Downgrade(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !again.Shared() || again.Update() || again.Token() <= writer.Token() {
+			t.Errorf("%v after %v", again, writer)
+		}
+		if err := reader.Release(within(t)); !errors.Is(err, palisade.ErrLost) {
+			t.Errorf("the release of the reader: %v", err)
+		}
+		if err := again.Release(within(t)); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestADenialNamesAReaderAndTheReaderGoesOn(t *testing.T) {
-	client, _ := served(t)
-	slow := mustLock(t, client, "report", palisade.Shared(), palisade.ClientID("slow"))
-	reader := mustLock(t, client, "report", palisade.Update())
-	_, err := reader.Upgrade(within(t), 50*time.Millisecond)
-	var held *palisade.HeldError
-	if !errors.As(err, &held) || held.Holder == nil || held.Holder.ClientID != "slow" {
-		t.Fatalf("%v", err)
-	}
-	if err := reader.Check(); err != nil {
-		t.Error(err)
-	}
-	ctx, cancel := context.WithCancel(within(t))
-	ended := make(chan error)
-	go func() {
-		_, err := reader.Upgrade(ctx, time.Minute)
-		ended <- err
-	}()
-	waitForWaiter(t, client, "report", 1)
-	if _, err := reader.Upgrade(within(t), 0); !errors.Is(err, palisade.ErrInvalid) || !strings.Contains(err.Error(), "under way") {
-		t.Errorf("%v", err)
-	}
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-	waitForWaiter(t, client, "report", 0)
-	if err := reader.Check(); err != nil {
-		t.Error(err)
-	}
-	for _, lease := range []*palisade.Lease{reader, slow} {
-		if err := lease.Release(within(t)); err != nil {
+	onBoth(t, func(t *testing.T, client servedClient) {
+		slow := mustLock(t, client.Client, "report", palisade.Shared(), palisade.ClientID("slow"))
+		reader := mustLock(t, client.Client, "report", palisade.Update())
+		_, err := reader.Upgrade(within(t), 50*time.Millisecond)
+		var held *palisade.HeldError
+		if !errors.As(err, &held) || held.Holder == nil || held.Holder.ClientID != "slow" {
+			t.Fatalf("%v", err)
+		}
+		if err := reader.Check(); err != nil {
 			t.Error(err)
 		}
-	}
+		ctx, cancel := context.WithCancel(within(t))
+		ended := make(chan error)
+		go func() {
+			_, err := reader.Upgrade(ctx, time.Minute)
+			ended <- err
+		}()
+		waitForWaiter(t, client.Client, "report", 1)
+		if _, err := reader.Upgrade(within(t), 0); !errors.Is(err, palisade.ErrInvalid) || !strings.Contains(err.Error(), "under way") {
+			t.Errorf("%v", err)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		waitForWaiter(t, client.Client, "report", 0)
+		if err := reader.Check(); err != nil {
+			t.Error(err)
+		}
+		for _, lease := range []*palisade.Lease{reader, slow} {
+			if err := lease.Release(within(t)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 func TestAReaderThatIsRevokedEndsItsUpgradeWithTheLoss(t *testing.T) {
-	client, _ := served(t)
-	mustLock(t, client, "report", palisade.Shared())
-	reader := mustLock(t, client, "report", palisade.Update())
-	ended := make(chan error)
-	go func() {
-		_, err := reader.Upgrade(within(t), time.Minute)
-		ended <- err
-	}()
-	waitForWaiter(t, client, "report", 1)
-	if err := client.Break(within(t), "report", reader.GrantID(), "the test"); err != nil {
-		t.Fatal(err)
-	}
-	var lost *palisade.LostError
-	if err := <-ended; !errors.As(err, &lost) || lost.Err.Code != "revoked" {
-		t.Errorf("%v", err)
-	}
-	<-reader.Lost()
+	onBoth(t, func(t *testing.T, client servedClient) {
+		mustLock(t, client.Client, "report", palisade.Shared())
+		reader := mustLock(t, client.Client, "report", palisade.Update())
+		ended := make(chan error)
+		go func() {
+			_, err := reader.Upgrade(within(t), time.Minute)
+			ended <- err
+		}()
+		waitForWaiter(t, client.Client, "report", 1)
+		if err := client.Break(within(t), "report", reader.GrantID(), "the test"); err != nil {
+			t.Fatal(err)
+		}
+		var lost *palisade.LostError
+		if err := <-ended; !errors.As(err, &lost) || lost.Err.Code != "revoked" {
+			t.Errorf("%v", err)
+		}
+		<-reader.Lost()
+	})
 }
 
 func TestAWrongUpgradeIsNamed(t *testing.T) {
-	client, _ := served(t)
-	for _, options := range [][]palisade.LockOption{{palisade.Shared()}, {}} {
-		lease := mustLock(t, client, "report", options...)
-		if _, err := lease.Upgrade(within(t), 0); !errors.Is(err, palisade.ErrInvalid) {
+	onBoth(t, func(t *testing.T, client servedClient) {
+		for _, options := range [][]palisade.LockOption{{palisade.Shared()}, {}} {
+			lease := mustLock(t, client.Client, "report", options...)
+			if _, err := lease.Upgrade(within(t), 0); !errors.Is(err, palisade.ErrInvalid) {
+				t.Errorf("%v", err)
+			}
+			if err := lease.Check(); err != nil {
+				t.Error(err)
+			}
+			_ = lease.Release(within(t))
+		}
+		reader := mustLock(t, client.Client, "report", palisade.Update())
+		if _, err := reader.Upgrade(within(t), -1); !errors.Is(err, palisade.ErrInvalid) {
 			t.Errorf("%v", err)
 		}
-		if err := lease.Check(); err != nil {
-			t.Error(err)
+		if _, err := client.Lock(within(t), "gpu", palisade.Update(), palisade.Permits(1, 2)); !errors.Is(err, palisade.ErrInvalid) {
+			t.Errorf("%v", err)
 		}
-		_ = lease.Release(within(t))
-	}
-	reader := mustLock(t, client, "report", palisade.Update())
-	if _, err := reader.Upgrade(within(t), -1); !errors.Is(err, palisade.ErrInvalid) {
-		t.Errorf("%v", err)
-	}
-	if _, err := client.Lock(within(t), "gpu", palisade.Update(), palisade.Permits(1, 2)); !errors.Is(err, palisade.ErrInvalid) {
-		t.Errorf("%v", err)
-	}
-	if _, err := client.Locks(within(t), []string{"a", "b"}, palisade.Update()); !errors.Is(err, palisade.ErrInvalid) {
-		t.Errorf("%v", err)
-	}
+		if _, err := client.Locks(within(t), []string{"a", "b"}, palisade.Update()); !errors.Is(err, palisade.ErrInvalid) {
+			t.Errorf("%v", err)
+		}
+	})
 }
 
 func TestABearerTokenThatIsReplacedInItsFileIsTaken(t *testing.T) {

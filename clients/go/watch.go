@@ -19,8 +19,8 @@ const (
 
 // An Event is one change of a lock. An event is news, not proof: a holder learns of a loss from its own deadline.
 type Event struct {
-	// Kind is granted, released, expired, revoked or superseded, or else missed: changes that did not arrive, so list
-	// the locks again.
+	// Kind is granted, proclaimed, opened, released, expired, revoked or superseded, or else missed: changes that did not
+	// arrive, so list the locks again.
 	Kind string
 	// Revision is where to go on after this event; 0 if that is not known.
 	Revision uint64
@@ -111,6 +111,17 @@ func (w *Watch) Next() bool {
 	return false
 }
 
+// begin connects, if it is not connected, and waits until the first connection is there. It returns false where Next would.
+func (w *Watch) begin() bool {
+	for w.err == nil {
+		if w.err = w.ctx.Err(); w.err != nil || w.opened {
+			break
+		}
+		w.connect()
+	}
+	return w.err == nil
+}
+
 // Event is the one to which Next went on.
 func (w *Watch) Event() Event { return w.event }
 
@@ -156,10 +167,10 @@ func (w *Watch) openAt(address string) bool {
 		return false
 	}
 	stream.read(answer.Body)
-	if answer.StatusCode != 200 {
+	if answer.Status != 200 {
 		defer stream.close()
 		content, _ := io.ReadAll(io.LimitReader(answer.Body, maxLineBytes))
-		w.refused(address, answer.StatusCode, content)
+		w.refused(address, answer.Status, content)
 		return false
 	}
 	w.stream, stream.address = stream, address
@@ -185,7 +196,7 @@ func (w *Watch) refused(address string, status int, content []byte) {
 
 func (w *Watch) broken(address string) {
 	w.client.transport.endpoints.failed(address)
-	w.client.transport.pool.CloseIdleConnections()
+	w.client.transport.exchange.Reset()
 	// The context's error is for Next to find.
 	_ = sleepUntil(w.ctx, now().add(w.pause))
 	w.pause = atMost(2*w.pause, longestPause)
@@ -294,7 +305,7 @@ func (b *eventBlock) event(revision uint64) (Event, bool) {
 	switch b.kind {
 	case "missed":
 		return Event{Kind: b.kind, Revision: revision, Missed: told.Missed}, true
-	case "granted", "released", "expired", "revoked", "superseded":
+	case "granted", "proclaimed", "opened", "released", "expired", "revoked", "superseded":
 		return Event{b.kind, revision, told.Name, told.ClientID, told.Token, told.Reason, 0, told.GrantID}, isToken(&told.Token)
 	}
 	return Event{}, false

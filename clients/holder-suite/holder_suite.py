@@ -15,7 +15,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
-from suite import holding, giving_up, sharing, upgrading, permits, sets, delays, wire, answers, between, identities  # isort: skip  (their order is the order of the rules)
+from suite import holding, giving_up, handing_over, sharing, upgrading, permits, sets  # isort: skip  (in the order of the rules)
+from suite import delays, wire, answers, between, identities  # isort: skip
 from suite.driver import DriverFailed
 from suite.rules import RULES, Rule
 from suite.servers import Palisade
@@ -27,6 +28,7 @@ assert (
     and between
     and delays
     and giving_up
+    and handing_over
     and holding
     and identities
     and permits

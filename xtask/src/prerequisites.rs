@@ -85,7 +85,13 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         name: "rsync",
         probe: &["rsync", "--version"],
         packages: &["rsync"],
-        needed_for: "putting an older copy of a data directory back in place",
+        needed_for: "putting an older copy of a data directory back in place, and a recipe",
+    },
+    Prerequisite {
+        name: "restic and borg",
+        probe: &["sh", "-c", "restic version && borg --version"],
+        packages: &["restic", "borgbackup"],
+        needed_for: "the recipes of docs/use/shells.md",
     },
     Prerequisite {
         name: "nginx and haproxy",

@@ -208,10 +208,11 @@ fn test_program(file: &File) -> Option<(&str, &str, &File)> {
     ours.then_some((home, name, file))
 }
 
-/// Calls that let time pass, by the ending of the file. A method `sleep` belongs to a clock that the test owns.
+/// Calls that let time pass, by the ending of the file. A method `sleep` belongs to a clock that the test owns; `pause` is the
+/// holder suite's.
 const SLEEPS: &[(&str, &[&str])] = &[
     ("rs", &["sleep(", "sleep_until("]),
-    ("py", &["time.sleep(", "asyncio.sleep("]),
+    ("py", &["time.sleep(", "asyncio.sleep(", "pause("]),
     ("go", &["time.Sleep("]),
     ("java", &["Thread.sleep("]),
     ("ts", &["setTimeout(", "sleep("]),
@@ -244,7 +245,9 @@ fn makes(line: &str, call: &str) -> bool {
     calls.any(|before| {
         let part_of_a_word =
             before.ends_with(|last: char| last.is_alphanumeric() || "_.".contains(last));
-        let defined = before.trim_end().ends_with("fn") || before.trim_end().ends_with("function");
+        let defined = ["fn ", "function ", "def "]
+            .iter()
+            .any(|word| before.ends_with(*word));
         let quoted = before.contains('#') || before.matches('"').count() % 2 == 1;
         !part_of_a_word && !defined && !quoted
     })

@@ -122,7 +122,7 @@ var rejections = map[string]string{
 	"stale":           "a newer holder has claimed this resource: give up, and write nothing more",
 	"wrong_authority": "the resource belongs to another authority: tokens of two authorities are never compared",
 	"wrong_lock":      "the resource belongs to another lock",
-	"jump":            "the token is farther above the highest than one token is believed",
+	"jump":            "the token is too far above the highest that this resource has seen",
 	"sequence_stale":  "a later write of this grant was already carried out: this is a late duplicate",
 	"sequence_reused": "this sequence number was used for another write of this grant",
 	"already_written": "there was already a write under this token",
@@ -133,7 +133,7 @@ var rejections = map[string]string{
 // CheckToken refuses numbers that are not fencing tokens.
 func CheckToken(token uint64) error {
 	if token < 1 || token > MaxToken {
-		return fmt.Errorf("palisade: %d is not a fencing token: 1 ..= %d are allowed", token, uint64(MaxToken))
+		return fmt.Errorf("palisade: %d is not a fencing token: 1 to %d are allowed", token, uint64(MaxToken))
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func CheckHolder(holder Holder) error {
 // CheckSequence refuses numbers that are not sequence numbers.
 func CheckSequence(sequence uint64) error {
 	if sequence > MaxToken {
-		return fmt.Errorf("palisade: the sequence number %d is out of range: 0 ..= %d are allowed", sequence, uint64(MaxToken))
+		return fmt.Errorf("palisade: the sequence number %d is out of range: 0 to %d are allowed", sequence, uint64(MaxToken))
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func CheckSequence(sequence uint64) error {
 func CheckResource(name string) error {
 	unprintable := strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) >= 0
 	if name == "" || len(name) > 255 || unprintable {
-		return fmt.Errorf("palisade: %q is not the name of a resource: 1 ..= 255 printable ASCII characters", name)
+		return fmt.Errorf("palisade: %q is not the name of a resource: 1 to 255 printable ASCII characters", name)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ Without a flaw it keeps every rule, which shows that what the suite finds is the
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import http.client
 import json
@@ -30,6 +31,10 @@ FLAWS = {
     "new-request-ids": "repeats an acquire with a new request id",
     "forgets-cancelled": "does not abandon a cancelled acquire",
     "releases-late": "records the release when it is answered",
+    "exports-and-releases": "releases a lease that it exports",
+    "exports-and-renews": "renews a lease that it has exported",
+    "loses-exported": "announces a loss when it exports",
+    "adopts-unasked": "takes an exported lease for held before a renewal is acknowledged",
     "monotonic": "reads a clock that stops in suspension",
     "one-attempt": "waits for the answer to its first release for as long as it has patience",
     "names-by-token": "renews and releases a reader by its phase's token",
@@ -75,6 +80,7 @@ FLAWS = {
 }
 GONE = ("expired", "revoked", "superseded", "not_held", "stale")
 RETRY = ("unavailable", "request_timeout", "unknown_outcome", "internal", "not_leader")
+EXPORTED = "palisade-lease/1."
 say_lock = threading.Lock()
 
 
@@ -382,6 +388,44 @@ class Holder:
         finally:
             reader.upgrading = False
 
+    def export(self, grant: Grant) -> dict[str, Any]:
+        code = grant.check()
+        if code:
+            raise Refused(code)
+        if self.flaw == "loses-exported":
+            grant.lose("handed_over")
+        grant.handed_over = True
+        if self.flaw == "exports-and-releases":
+            self.repeat("POST", lock_path(grant.lock, "release"), grant.body)
+        fields = {"lock": grant.lock, "authority": grant.authority, "fencing_token": grant.token}
+        fields.update(lock_token=grant.body["lock_token"], ttl_ms=grant.command["ttl_ms"])
+        text = json.dumps({**fields, "client_id": grant.command["client_id"]}).encode()
+        return {"text": EXPORTED + base64.urlsafe_b64encode(text).decode().rstrip("=")}
+
+    def adopt(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Of a single lock that is held alone: that is all that its export is for."""
+        text = command["text"].removeprefix(EXPORTED)
+        fields = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        grant = Grant(self, command["as"], fields, fields)
+        end, t0, answer = self.now() + self.patience, self.now(), {"valid_for_ms": fields["ttl_ms"]}
+        while self.flaw != "adopts-unasked":
+            t0 = self.now()
+            try:
+                timeout, expected = max((end - t0) / 2, 50.0), grant.expected(grant.lock, is_renewal=True)
+                answer = self.attempt("POST", lock_path(grant.lock, "renew"), grant.body, timeout, expected)
+                break
+            except Refused as refused:
+                if refused.code not in RETRY:
+                    raise
+                if self.now() + 100 >= end:
+                    raise Refused("unavailable") from refused
+            time.sleep(0.1)  # real time: the pause before it asks again
+        grant.acknowledged[grant.lock] = {**answer, "t0": t0}
+        grant.believe(t0, answer)
+        self.grants[command["as"]] = grant
+        threading.Thread(target=grant.keep, daemon=True).start()
+        return grant.facts({**answer, "authority": grant.authority, "slots": None, "waited_ms": 0})
+
     def cancel(self, id: int) -> None:
         self.cancelled.add(id)
         if self.flaw != "forgets-cancelled":
@@ -427,6 +471,7 @@ class Grant:
         self.deadline = 0.0
         self.lost: Optional[str] = None
         self.released = False
+        self.handed_over = False
         self.upgrading = False
         # Of the attempt to renew that was sent last.
         self.answered: Optional[bool] = True
@@ -470,8 +515,10 @@ class Grant:
         if self.is_foreign() and self.holder.flaw != "fork-holds":
             return "not_held"
         late = self.holder.now() >= self.deadline and self.holder.flaw != "ignores-deadline"
-        if late and not self.lost and not self.released:
+        if late and not self.lost and not self.released and not self.handed_over:
             self.lose("expired")
+        if self.handed_over:
+            return "handed_over"
         return self.lost or ("not_held" if self.released else None)
 
     def remaining(self) -> float:
@@ -479,7 +526,7 @@ class Grant:
 
     def lose(self, code: str) -> None:
         with self.guard:
-            if self.lost or self.released:
+            if self.lost or self.released or self.handed_over:
                 return
             self.lost = code
         event = {"event": "lost", "grant": self.name, "token": self.token, "code": code}
@@ -487,7 +534,8 @@ class Grant:
 
     def over(self) -> bool:
         revives = self.holder.flaw == "revives" and self.lost == "expired"
-        return self.released or (self.lost is not None and not revives)
+        handed_over = self.handed_over and self.holder.flaw != "exports-and-renews"
+        return self.released or handed_over or (self.lost is not None and not revives)
 
     def keep(self) -> None:
         """Renews at a third of the remaining time, and announces the loss at the deadline."""
@@ -549,7 +597,7 @@ class Grant:
         self.answered = True
 
     def release(self, part: Optional[str] = None) -> dict[str, Any]:
-        if self.is_foreign() and self.holder.flaw != "fork-releases":
+        if self.handed_over or (self.is_foreign() and self.holder.flaw != "fork-releases"):
             return {"result": "over"}
         if part is not None and part not in self.locks:
             raise Refused("invalid")
@@ -618,6 +666,10 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
         return {"before_ms": before, "remaining_ms": grant.remaining()}
     elif do == "release" and grant:
         return grant.release(command.get("lock"))
+    elif do == "export" and grant:
+        return holder.export(grant)
+    elif do == "adopt":
+        return holder.adopt(command)
     elif do == "fork" and grant:
         return fork(holder, id, command, grant)
     elif do == "clock":
@@ -665,7 +717,7 @@ def serve(holder: Holder) -> None:
             "event": "hello",
             "client": "control",
             "wire": "http",
-            "can": ["addresses", "cancel", "delays", "fork", "permits", "sets", "shared", "tls", "update"],
+            "can": ["addresses", "cancel", "delays", "fork", "handover", "permits", "sets", "shared", "tls", "update"],
         }
     )
     for line in sys.stdin:

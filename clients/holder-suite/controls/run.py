@@ -10,13 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 # A flaw of controls/holder.py, and rules that it breaks.
 RED = {
-    "deadline-from-answer": "H1-acquire,H1-renew,H1-drift,H1-waited,H1-late-grant",
+    "deadline-from-answer": "H1-acquire,H1-renew,H1-drift,H1-waited,H1-late-grant,H6-adopt",
     "remaining-ms": "H1-waited",
     "ignores-deadline": "H2-late-answer,H2-stopped-renewal,H2-cut,H2-silence,H4-announced,H4-sigstop,H4-stays-lost",
     "revives": "H2-late-answer",
     "new-request-ids": "H5-lost-reply,H5-same-id,P-garbled,P-not-leader,P-no-leader,P-proxy,S-upgrade-once",
     "forgets-cancelled": "H5-cancel-waiting,H5-cancel-granted,H5-abandon,S-upgrade-cancel",
     "releases-late": "H3-before-release",
+    "exports-and-releases": "H6-export,H6-adopt,H6-over",
+    "exports-and-renews": "H6-export",
+    "loses-exported": "H6-export",
+    "adopts-unasked": "H6-adopt,H6-unacknowledged,H6-over",
     "monotonic": "H1-clock",
     "one-attempt": "H3-silent-release",
     "names-by-token": "S-readers,S-grant-id,S-upgrade-renews",

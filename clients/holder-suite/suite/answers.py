@@ -99,7 +99,7 @@ def answers_late_by_one(trial: Trial) -> None:
         left = driver.call("remaining", grant="g")
         if left["remaining_ms"] > 0:
             expect_deadline(left, latest(sent, 3000), "answers were late by one")
-        pause(20)
+        pause(20)  # real time: the lease has to last out its time
     driver.event("lost", grant="g")
     expect_lost_for_good(driver)
     expect(len(scripted.of("renew")) >= 2, "no renewals were sent, so this shows nothing")
@@ -119,7 +119,7 @@ def connection_late_by_one(trial: Trial) -> None:
     while now_ms() < end:
         check = driver.call("check", grant="g")
         expect(check["ok"], f"lost although a new connection would have worked: {check}")
-        pause(50)
+        pause(50)  # real time: longer than the lease
 
 
 @rule("P-other-renewal", "a renewal of another lock, token or authority moves no deadline", wire="http")

@@ -40,7 +40,7 @@ def slow(trial: Trial) -> str:
     scripted = trial.scripted()
 
     def decide(request: Request) -> Optional[Reply]:
-        pause(8000)
+        pause(8000)  # real time: longer than any patience
         return Reply(503, {"error": {"code": "unavailable", "message": "scripted"}})
 
     scripted.decide = decide
@@ -56,7 +56,7 @@ def trickling(trial: Trial) -> str:
         with connection, suppress(OSError):
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
             while True:
-                pause(200)
+                pause(200)  # real time: its own slowness
                 connection.sendall(b" ")
 
     def accept() -> None:
@@ -145,7 +145,7 @@ def asked_again_while_waiting(trial: Trial) -> None:
     def decide(request: Request) -> Optional[Reply]:
         if request.verb != "acquire" or not answers:
             return None
-        pause(400)
+        pause(400)  # real time: each answer is late
         return answers.pop(0)
 
     scripted.decide = decide
@@ -193,10 +193,10 @@ def proxy_ends_quiet_connections(trial: Trial) -> None:
     threading.Thread(target=wait_directly, daemon=True).start()
     expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 2), "the rival does not wait")
     for _ in range(3):
-        pause(700)
+        pause(700)  # real time: it waits for a while before the proxy cuts
         relay.cut()
     expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 2), "it does not wait again")
-    pause(300)
+    pause(300)  # real time: it has to be back
     trial.server.lock(trial.lock, "release", lock_token=other["lock_token"])
     granted = driver.answer(asked)
     expect(granted["ok"] and not rival, f"one that came later was granted first: {rival}")
@@ -209,7 +209,7 @@ def proxy_bounds_each_request(trial: Trial) -> None:
     other = trial.taken_by_another()
     driver = trial.driver(scripted.url)
     asked = driver.start("acquire", **trial.wish(ttl_ms=10_000, wait_ms=40_000))
-    pause(18_000)
+    pause(18_000)  # real time: longer than the proxy lets a request wait
     timed_out = scripted.timed_out
     trial.server.lock(trial.lock, "release", lock_token=other["lock_token"])
     granted = driver.answer(asked)
@@ -234,6 +234,6 @@ def forked_child_holds_nothing(trial: Trial) -> None:
     own = [each for each in scripted.of("acquire") if "the-childs-own" in each.path]
     expect(child["acquired"] and own, f"the child could not acquire a lock of its own: {child}")
     expect(all(each.connection not in connections for each in own), "the child used a connection of its parent")
-    pause(1500)
+    pause(1500)  # real time: the parent has to renew
     expect(driver.call("check", grant="g")["ok"], "the parent's grant is lost")
     expect(trial.holder_token() is not None, "the server has no holder any more")

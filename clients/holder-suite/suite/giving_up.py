@@ -77,7 +77,7 @@ def nothing_after_the_release(trial: Trial) -> None:
     trial.held(driver, ttl_ms=1500)
     driver.call("release", grant="g")
     sent = len(scripted.requests)
-    pause(1500)
+    pause(1500)  # real time: as long as the lease would last
     expect(len(scripted.requests) == sent, f"then came {scripted.requests[sent:]}")
 
 
@@ -147,7 +147,7 @@ def cancelled_acquire_leaves_the_queue(trial: Trial) -> None:
     gone = until(lambda: trial.server.show(trial.lock)["waiters"] == 0, 6)
     expect(gone, "the cancelled request still waits")
     trial.server.lock(trial.lock, "release", lock_token=other["lock_token"])
-    pause(300)
+    pause(300)  # real time: a late grant would come
     expect(trial.holder_token() is None, "the cancelled request was granted")
 
 
@@ -160,7 +160,7 @@ def cancelled_acquire_gives_its_grant_back(trial: Trial) -> None:
     asked = driver.start("acquire", **trial.wish(ttl_ms=60_000))
     expect(until(trial.holder_token), "the request did not arrive")
     driver.call("cancel", target=asked)
-    pause(200)
+    pause(200)  # real time: the holder gives up before the answer comes
     relay.open()
     trial.expect_free("a lock of 60 s is still held after its acquire was cancelled")
 

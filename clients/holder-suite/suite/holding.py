@@ -31,7 +31,7 @@ def acquire_counts_from_the_sending(trial: Trial) -> None:
     asked = driver.start("acquire", **trial.wish(ttl_ms=5000))
     sent = relay.next_bytes(FORTH, before)
     expect(sent, "no request came")
-    pause(1500)
+    pause(1500)  # real time: the answer is late
     relay.open()
     granted = driver.answer(asked)
     expect(granted["ok"], f"acquire failed: {granted}")
@@ -46,7 +46,7 @@ def renewal_counts_from_the_sending(trial: Trial) -> None:
     relay.hold(BACK)
     sent = relay.next_bytes(FORTH, granted["read_ms"])
     expect(sent, "no renewal was sent")
-    pause(800)
+    pause(800)  # real time: the answer is late
     first = driver.call("remaining", grant="g")
     relay.open()
 
@@ -78,7 +78,7 @@ def waiting_does_not_use_up_the_lease(trial: Trial) -> None:
     other = trial.taken_by_another()
     asked = driver.start("acquire", **trial.wish(ttl_ms=2000, wait_ms=20_000))
     expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 1), "the request does not wait")
-    pause(2500)
+    pause(2500)  # real time: longer than the lease
     trial.server.lock(trial.lock, "release", lock_token=other["lock_token"])
     released = now_ms()
     granted = driver.answer(asked)
@@ -94,12 +94,12 @@ def waiting_again_does_not_use_up_the_lease(trial: Trial) -> None:
     other = trial.taken_by_another()
     asked = driver.start("acquire", **trial.wish(ttl_ms=2000, wait_ms=20_000))
     expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 1), "the request does not wait")
-    pause(1000)
+    pause(1000)  # real time: half of the lease
     cut = now_ms()
     relay.cut()
     expect(relay.next_bytes(FORTH, cut), "the request is not repeated")
     expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 1), "the repeated request does not wait")
-    pause(2500)
+    pause(2500)  # real time: longer than the lease
     trial.server.lock(trial.lock, "release", lock_token=other["lock_token"])
     released = now_ms()
     granted = driver.answer(asked)
@@ -130,7 +130,7 @@ def late_grant_is_none(trial: Trial) -> None:
     expect(relay.next_bytes(FORTH, before), "no request came")
     driver.stop()
     relay.open()
-    pause(1500)
+    pause(1500)  # real time: longer than the lease
     driver.go_on()
     granted = driver.answer(asked)
     expect(not granted["ok"], "a grant was handed out after its deadline")
@@ -142,7 +142,7 @@ def renews_at_a_third(trial: Trial) -> None:
     relay = trial.relay()
     driver = trial.driver(relay.url)
     granted = trial.held(driver, ttl_ms=3000)
-    pause(6000)
+    pause(6000)  # real time: twice the lease
     sent = relay.bursts(granted["read_ms"] + 50)
     expect(sent, "nothing was sent in two times the lease")
     first = sent[0] - granted["read_ms"]
@@ -159,7 +159,7 @@ def renewal_keeps_lease_and_token(trial: Trial) -> None:
         check = driver.call("check", grant="g")
         expect(check["ok"], f"lost although the server was there: {check}")
         expect(trial.holder_token() == granted["token"], "the server has another token")
-        pause(200)
+        pause(200)  # real time: three times the lease
     expect(trial.server.next_token() == granted["token"] + 1, "renewing drew tokens")
 
 
@@ -171,7 +171,7 @@ def late_acknowledgement_revives_nothing(trial: Trial) -> None:
     relay.hold(BACK)
     driver.event("lost", grant="g", timeout_s=8)
     relay.open()
-    pause(500)
+    pause(500)  # real time: the late answer has to arrive
     expect_lost_for_good(driver)
 
 
@@ -191,7 +191,7 @@ def stopped_with_an_answer_waiting(trial: Trial) -> None:
     for check in asked:
         expect(not driver.answer(check)["ok"], "check() succeeded after SIGCONT, while another client holds")
     driver.event("lost", grant="g")
-    pause(300)
+    pause(300)  # real time: late answers have to arrive
     expect_lost_for_good(driver)
 
 
@@ -211,7 +211,7 @@ def deadline_never_moves_back(trial: Trial) -> None:
     trial.held(driver, ttl_ms=6000)
     first = max(deadline_of(driver.call("remaining", grant="g")) for _ in range(5))
     expect(until(lambda: shortened), "no renewal was sent")
-    pause(200)
+    pause(200)  # real time: the answer has to arrive
     again = max(deadline_of(driver.call("remaining", grant="g")) for _ in range(5))
     expect(again > first - 50, f"the deadline moved back by {first - again:.0f} ms")
 
@@ -225,12 +225,12 @@ def failures_end_nothing_early(trial: Trial) -> None:
     end = now_ms() + 3500
     while now_ms() < end:
         expect(driver.call("check", grant="g")["ok"], "lost before the deadline, because the server was away")
-        pause(50)
+        pause(50)  # real time: the server is away for most of the lease
     relay.accept_again()
     end = now_ms() + 6000
     while now_ms() < end:
         expect(driver.call("check", grant="g")["ok"], "lost although the server came back in time")
-        pause(50)
+        pause(50)  # real time: as long as the lease
 
 
 @rule("H2-refused-renewal", "an error that does not say that the grant is over ends nothing early", wire="http")
@@ -248,7 +248,7 @@ def errors_end_nothing_early(trial: Trial) -> None:
     while now_ms() < end:
         check = driver.call("check", grant="g")
         expect(check["ok"], f"lost because of an error that repeating cures: {check}")
-        pause(50)
+        pause(50)  # real time: longer than the lease
     expect(not answers, f"{len(answers)} of four failures were never met: it does not try again soon")
 
 
@@ -284,7 +284,7 @@ def silent_connection_is_replaced(trial: Trial) -> None:
     while now_ms() < end:
         check = driver.call("check", grant="g")
         expect(check["ok"], f"lost although a new connection would have worked: {check}")
-        pause(50)
+        pause(50)  # real time: longer than the lease
 
 
 @rule("H2-no-storm", "a server that fails is not flooded with renewals", wire="http")
@@ -344,7 +344,7 @@ def lost_stays_lost(trial: Trial) -> None:
     end = now_ms() + 2500
     while now_ms() < end:
         expect_lost_for_good(driver)
-        pause(100)
+        pause(100)  # real time: a late renewal would come
     expect(trial.holder_token() is None, "the lock is held again")
     expect(trial.server.next_token() == granted["token"] + 1, "a token was drawn after the loss")
 

@@ -112,7 +112,7 @@ def replaced_in_time(trial: Trial) -> None:
     ends_ms = now_ms() + (ends - time.time()) * 1e3
 
     def is_renewed() -> bool:
-        pause(50)
+        pause(50)  # real time: asked again, up to a deadline
         remaining = driver.call("remaining", grant="g")
         return remaining["remaining_ms"] == 0 or deadline_of(remaining) > ends_ms + ttl_ms
 
@@ -126,7 +126,7 @@ def replaced_in_time(trial: Trial) -> None:
 @rule("P-certificate-ended", "the error of a client whose certificate has ended says so", wire="http")
 def ended(trial: Trial) -> None:
     authority, driver, ends = connected(trial, 1000, "show", lock=trial.lock)
-    pause((ends - time.time()) * 1e3)
+    pause((ends - time.time()) * 1e3)  # real time: a certificate ends by the wall clock
     for where in ("on the old connection", "on a new connection"):
         for do, command in (("show", {"lock": trial.lock}), ("acquire", trial.wish(2000))):
             refused = driver.call(do, **command)

@@ -46,7 +46,7 @@ def grants_have_slots_of_their_own(trial: Trial) -> None:
     while now_ms() < end:
         for grant in ("g", "h"):
             expect(driver.call("check", grant=grant)["ok"], f"grant {grant!r} was lost")
-        pause(100)
+        pause(100)  # real time: longer than the leases
     expect(slots(trial) == {one["token"]: [1], two["token"]: [2, 3]}, "the server knows other holders")
     driver.call("release", grant="g")
     expect(slots(trial) == {two["token"]: [2, 3]}, "the release of one grant ended another, or not its own")

@@ -43,7 +43,7 @@ def expect_kept(driver: Driver, ms: float, why: str) -> None:
     end = now_ms() + ms
     while now_ms() < end:
         expect(driver.call("check", grant="g")["ok"], why)
-        pause(100)
+        pause(100)  # real time: as long as the caller says
     expect(driver.find("lost", grant="g") is None, why)
 
 
@@ -112,7 +112,7 @@ def last_part_is_released(trial: Trial) -> None:
         driver.call("release", grant="g", lock=part)
     expect(holders(trial, trial.lock, HIGHER) == [None, None], "a lock is still held after its release")
     expect_lost_for_good(driver)
-    pause(3500)
+    pause(3500)  # real time: longer than the lease
     expect(driver.find("lost", grant="g") is None, "a release was announced as a loss")
 
 
@@ -178,7 +178,7 @@ def deadline_counts_from_the_first(trial: Trial) -> None:
         if request.verb == "renew":
             seen.append(request)
             if len(seen) == 1:
-                pause(800)
+                pause(800)  # real time: the answer is late
         return None
 
     scripted.decide = decide
@@ -193,7 +193,7 @@ def deadline_counts_from_the_first(trial: Trial) -> None:
         # Each lock was renewed in the round that counts, or later.
         last = [max(request.at for request in seen if lock_of(request) == lock) for lock in (trial.lock, HIGHER)]
         expect_deadline(again, latest(min(last), 9000), "the second request came 0.8 s after the first one")
-        pause(20)
+        pause(20)  # real time: looked at again
     moved = until(lambda: deadline_of(driver.call("remaining", grant="g")) > deadline_of(first) + 100)
     expect(moved, "the renewal moved nothing")
 
@@ -218,7 +218,7 @@ def slow_round_keeps_the_lease(trial: Trial) -> None:
 
     def decide(request: Request) -> None:
         if request.verb == "renew":
-            pause(400)
+            pause(400)  # real time: each answer is late
 
     scripted.decide = decide
     trial.held(driver, 6000, also=[HIGHER, LOWER, "zones"])
@@ -259,7 +259,7 @@ def release_ends_the_round(trial: Trial) -> None:
     scripted.alter = release
     trial.held(driver, 3000, also=[HIGHER, LOWER])
     expect(until(lambda: released), "it was not renewed")
-    pause(1500)
+    pause(1500)  # real time: another renewal would come
     expect(len(scripted.of("renew")) == 1, f"renewals after the release: {locks_of(scripted, 'renew')[1:]}")
     expect(driver.find("lost", grant="g") is None, "a release was announced as a loss")
 

@@ -49,7 +49,7 @@ def readers_hold_together(trial: Trial) -> None:
     while now_ms() < end:
         for grant in ("g", "h"):
             expect(driver.call("check", grant=grant)["ok"], f"reader {grant!r} lost its lease")
-        pause(100)
+        pause(100)  # real time: longer than the leases
     driver.call("release", grant="h")
     expect(grant_ids(trial) == {one["grant_id"]}, "the release of one reader ended another, or not its own")
     expect(driver.call("check", grant="g")["ok"], "a reader lost its lease when another one left")
@@ -121,7 +121,7 @@ def writer_becomes_reader(trial: Trial) -> None:
     end = now_ms() + 4000
     while now_ms() < end:
         expect(driver.call("check", grant="r")["ok"], "the reader lost its lease")
-        pause(100)
+        pause(100)  # real time: longer than the lease
     expect(reader["grant_id"] in grant_ids(trial), "the server does not know the reader")
     driver.call("release", grant="g")
     expect(reader["grant_id"] in grant_ids(trial), "a release of the writer's grant took the reader's")

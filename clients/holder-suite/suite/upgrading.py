@@ -82,7 +82,7 @@ def reader_becomes_writer(trial: Trial) -> None:
     end = now_ms() + 4000
     while now_ms() < end:
         expect(driver.call("check", grant="w")["ok"], "the writer lost its lease")
-        pause(100)
+        pause(100)  # real time: longer than the lease
     driver.call("release", grant="g")
     expect(trial.holder_token() == writer["token"], "a release of the reader's grant took the writer's")
     driver.call("release", grant="w")
@@ -130,7 +130,7 @@ def reader_is_renewed_meanwhile(trial: Trial) -> None:
     while now_ms() < end:
         expect(driver.call("check", grant="g")["ok"], "the reader lost its lease while its upgrade waited")
         expect(not driver.has_answered(asked), "the upgrade did not wait")
-        pause(100)
+        pause(100)  # real time: longer than the lease
     expect(reader["grant_id"] in grant_ids(trial), "the server does not know the reader any more")
     leaves(trial, beside)
     expect_writer(trial, driver.answer(asked), reader)
@@ -233,7 +233,7 @@ def cancelled_upgrade_leaves_the_reader(trial: Trial) -> None:
     end = now_ms() + 3000
     while now_ms() < end:
         expect(driver.call("check", grant="g")["ok"], "the reader lost its lease after its upgrade was cancelled")
-        pause(100)
+        pause(100)  # real time: longer than the lease
     leaves(trial, beside)
     leaves(trial, late)
     expect_writer(trial, driver.answer(upgrades(driver, 5000)), reader)
@@ -266,5 +266,5 @@ def reader_does_not_believe_beside_the_next_writer(trial: Trial) -> None:
             return
         if now_ms() > began + 1500:
             relay.open()
-        pause(50)
+        pause(50)  # real time: asked again, up to a deadline
     raise Broken("the lock of an upgrade that was cancelled is still held")

@@ -79,7 +79,7 @@ def unknown_fields_are_ignored(trial: Trial) -> None:
     driver = trial.driver(scripted.url)
     granted = trial.held(driver, ttl_ms=1500)
     expect(until(lambda: scripted.of("renew")), "no renewal was sent")
-    pause(1500)
+    pause(1500)  # real time: as long as the lease
     expect(driver.call("check", grant="g")["ok"], "the renewal with an unknown field was not understood")
     shown = driver.call("show", lock=trial.lock)
     expect(shown["ok"] and shown["token"] == granted["token"], f"show: {shown}")
@@ -222,13 +222,13 @@ def leader_changes(trial: Trial) -> None:
     end = now_ms() + 4000
     while now_ms() < end:
         expect(driver.call("check", grant="g")["ok"], "lost at the change of the leader")
-        pause(50)
+        pause(50)  # real time: longer than the lease
     second.decide = lambda request: error(503, "not_leader", leader=first.url)
     first.decide = lambda request: None
     end = now_ms() + 4000
     while now_ms() < end:
         expect(driver.call("check", grant="g")["ok"], "lost at the second change of the leader")
-        pause(50)
+        pause(50)  # real time: longer than the lease
     expect(trial.holder_token() == granted["token"], "the server has another token")
 
 

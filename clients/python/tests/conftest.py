@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import importlib
 import os
 import pathlib
+import pwd
 import shutil
 import signal
 import socket
@@ -14,6 +17,7 @@ import time
 from typing import Callable, Iterator
 
 import psycopg
+import pymysql
 import pytest
 import redis
 
@@ -49,7 +53,7 @@ def _ready(process: subprocess.Popen[bytes], is_ready: Callable[[], object]) -> 
         assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
         try:
             is_ready()
-        except (psycopg.OperationalError, redis.exceptions.ConnectionError):
+        except (psycopg.OperationalError, pymysql.OperationalError, redis.exceptions.ConnectionError):
             assert time.monotonic() < end, f"{process.args!r} does not answer"
             time.sleep(0.05)  # real time: asked again, up to a deadline
         else:
@@ -93,6 +97,44 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory, binary: str) -> Itera
         process.send_signal(signal.SIGINT)
         process.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mysql_url(tmp_path_factory: pytest.TempPathFactory, binary: str) -> Iterator[str]:
+    """A MariaDB with the fence; with PALISADE_MYSQL set, MySQL of Oracle, which it may name."""
+    if "PALISADE_MYSQL" in os.environ:
+        # It needs packages that not every run has.
+        servers = importlib.import_module("servers").Servers(binary)
+        with contextlib.closing(servers):
+            url = f"mysql://palisade@{servers.start_mysql()}/shop"
+            subprocess.run([binary, "fence", "install", "mysql", "--url", url], check=True, stdout=subprocess.DEVNULL)
+            yield url
+        return
+    assert os.path.exists("/usr/bin/mariadb-install-db"), (
+        "MariaDB is missing: install the Debian package mariadb-server"
+    )
+    folder, port = tmp_path_factory.mktemp("mariadb"), _free_port()
+    me = pwd.getpwuid(os.getuid()).pw_name
+    shared = ["--no-defaults", f"--user={me}", f"--datadir={folder}/data", f"--tmpdir={folder}"]
+    install = ["/usr/bin/mariadb-install-db", *shared, "--auth-root-authentication-method=normal", "--skip-test-db"]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL, cwd="/")
+    (folder / "first.sql").write_text(
+        "CREATE DATABASE shop;\nCREATE USER 'shop'@'%';\nGRANT ALL ON *.* TO 'shop'@'%' WITH GRANT OPTION;\n"
+    )
+    place = [f"--port={port}", f"--socket={folder}/socket", f"--pid-file={folder}/pid", "--bind-address=127.0.0.1"]
+    server = ["/usr/sbin/mariadbd", *shared, *place, f"--init-file={folder}/first.sql", "--skip-name-resolve"]
+    # Nothing here asks what a crash of the machine leaves.
+    process = subprocess.Popen(
+        [*server, "--innodb-flush-log-at-trx-commit=0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
+    )
+    url = f"mysql://shop@127.0.0.1:{port}/shop"
+    try:
+        _ready(process, lambda: pymysql.connect(host="127.0.0.1", port=port, user="shop", database="shop").close())
+        subprocess.run([binary, "fence", "install", "mysql", "--url", url], check=True, stdout=subprocess.DEVNULL)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,11 @@ import os
 import pathlib
 import signal
 import threading
-import time
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from suite.clock import until
 from suite.servers import Palisade
 
 import palisade
@@ -21,6 +21,7 @@ from palisade import AsyncClient, Client, Invalid, LeaseLost, LockHeld, Unavaila
 from palisade._clock import now_ns
 from palisade._endpoints import Endpoints
 from palisade._model import milliseconds
+from palisade._process import Guard
 from palisade._protocol import Reply, release
 from palisade._sse import Position
 
@@ -79,8 +80,7 @@ def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
     with Client(server.url) as client, client.lock("orders"):
 
         def interrupt() -> None:
-            while client.show("orders").waiters == 0:
-                time.sleep(0.01)  # real time: asked again
+            until(lambda: client.show("orders").waiters, timeout_s=60)
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -88,20 +88,32 @@ def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
         with pytest.raises(KeyboardInterrupt):
             client.lock("orders", wait="60s").acquire()
         thread.join()
-        while server.show("orders")["waiters"]:
-            time.sleep(0.01)  # real time: asked again
+        assert until(lambda: server.show("orders")["waiters"] == 0, timeout_s=60)
 
 
 def test_a_client_may_be_closed_while_a_release_begins(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
-    beginning, closed = threading.Event(), threading.Event()
+    beginning, closing = threading.Event(), threading.Event()
+
+    class Noted(Guard):
+        """Tells that `close` has come to it."""
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is threading.main_thread():
+                closing.set()
+            super().__enter__()
 
     class Slow(threading.Thread):
         def start(self) -> None:
             beginning.set()
-            closed.wait(0.2)  # real time: `close` waits for the start, so it is not over in between
+            assert closing.wait(30)
+            # The control: clients are closed meanwhile, so `close` is not over only because it waits for the start.
+            for _ in range(5):
+                with Client(server.url) as beside:
+                    beside.status()
             super().start()
 
     client = Client(server.url)
+    client._guard = Noted()
     grant = client.lock("orders").acquire()
     with monkeypatch.context() as patch:
         patch.setattr("palisade._client.threading.Thread", Slow)
@@ -110,7 +122,6 @@ def test_a_client_may_be_closed_while_a_release_begins(server: Palisade, monkeyp
         other.start()
         assert beginning.wait(30)
         client.close()
-        closed.set()
         other.join()
     assert server.show("orders")["holder"] is None
 
@@ -118,7 +129,7 @@ def test_a_client_may_be_closed_while_a_release_begins(server: Palisade, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"ttl": 0.05}, "100 ms ..= 86400000 ms"),
+        ({"ttl": 0.05}, "100 ms to 86400000 ms"),
         ({"ttl": "25h"}, "86400000"),
         ({"wait": "soon"}, "500ms"),
         ({"wait": -1}, "0 ms"),
@@ -232,8 +243,9 @@ def test_asyncio(server: Palisade) -> None:
             task = asyncio.ensure_future(client.lock("orders").acquire())
             held = await task
             waiting = asyncio.ensure_future(client.lock("orders", wait="60s").acquire())
-            while (await client.show("orders")).waiters == 0:
-                await asyncio.sleep(0.01)  # real time: asked again
+            async with asyncio.timeout(60):
+                while (await client.show("orders")).waiters == 0:
+                    await asyncio.sleep(0.01)  # real time: asked again, up to a deadline
             waiting.cancel()
             await asyncio.wait([waiting])
             assert await held.release() == "released"

@@ -3,7 +3,9 @@ makes it, and a second event loop. Each runs in a process of its own."""
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 import urllib.error
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 from conftest import _free_port
 from suite.servers import Palisade
+
+import palisade
 
 PRELUDE = """
 import ctypes, json, os, sys, time, warnings
@@ -35,12 +39,12 @@ name = f"held-{os.getpid()}"
 holder = palisade.Client(url).lock(name, ttl="60s", wait=0).acquire()
 client = palisade.Client(url, patience="2s")
 client.status()
-parent, read, write = os.getpid(), *os.pipe()
+parent, read, write = palisade._process.this_process(), *os.pipe()
 shares_pool = False
 
 def child(number):
     if shares_pool:
-        palisade._transport.os = type("Os", (), {"getpid": staticmethod(lambda: parent)})
+        palisade._transport.this_process = lambda: parent
     for turn in range(25):
         try:
             with client.lock(name if number < 2 else f"free-{number}", ttl="5s", wait=0) as grant:
@@ -99,6 +103,13 @@ def test_children_that_share_a_connection_are_told_of_crossed_answers_and_never_
     """The control: on the parent's connection answers do cross, and the nonce shows it. Both children send while the
     server is stopped, and the first one is stopped before it can read, so each reads the other's answer."""
     fork = f"""
+import palisade._bounded, select
+reads, tells = os.pipe()
+read_on = palisade._bounded._Stream.read
+def told(*given, **named):
+    os.write(tells, b".")
+    return read_on(*given, **named)
+palisade._bounded._Stream.read = told
 os.kill({server.process.pid}, 19)
 pids = []
 for number in (0, 2):
@@ -107,10 +118,10 @@ for number in (0, 2):
         child(number)
         os._exit(0)
     pids.append(pid)
-    time.sleep(0.5)  # real time: it has to send, in this order
+    os.read(reads, 1)  # it has sent its request, in this order, and waits for the answer
 os.kill(pids[0], 19)
 os.kill({server.process.pid}, 18)
-time.sleep(0.5)  # real time: the other one has to read first
+assert select.select([read], [], [], 30)[0]  # the other one has read first
 os.kill(pids[0], 18)
 for pid in pids: os.waitpid(pid, 0)
 """
@@ -148,7 +159,7 @@ except SystemExit:
     os._exit(0)
 """
     told = run(code, server)
-    assert "another process" in told.pop("says")
+    assert "before the fork" in told.pop("says")
     child = {"held": False, "remaining": 0, "lost": True, "release": "over"}
     assert told == {**child, "stranger": False, "parent": True}
 
@@ -225,3 +236,109 @@ asyncio.run(client.aclose())
 print(json.dumps([tokens[0] < tokens[1], held, how]))
 """
     assert run(code, server) == [True, True, "released"]
+
+
+def test_a_child_whose_parents_id_it_has_in_another_namespace_holds_nothing(server: Palisade) -> None:
+    """The control: without the hook of `os.register_at_fork` it would take itself for its parent."""
+    code = """
+number = os.getpid()
+os.getpid = lambda: number  # as process 1 of a container sees it, and its child in another PID namespace
+client = palisade.Client(url)
+read, write = os.pipe()
+with client.lock("orders", ttl="9s", wait=0) as grant:
+    for hook in True, False:
+        if os.fork() == 0:
+            if not hook:
+                palisade._process._forks -= 1
+            os.write(write, json.dumps([grant.held, grant.release()]).encode())
+            os._exit(0)
+        os.wait()
+        print(os.read(read, 65536).decode(), end=" " if hook else "\\n")
+"""
+    command = [sys.executable, "-c", PRELUDE + code, server.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == '[false, "over"] [true, "released"]\n'
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_error_of_a_worker_process_reaches_its_parent(server: Palisade, tmp_path: Any, method: str) -> None:
+    """The control: an exception that cannot be made anew kills the pool's own thread, and the parent waits for ever."""
+    (tmp_path / "work.py").write_text(
+        """
+import palisade
+from palisade.fences.errors import Stale
+
+def fails(number):
+    holder = palisade.Holder("other", 4, 1.5)
+    held = palisade.LockHeld("held", "no", holder, 2.5)
+    raise [palisade.LeaseLost("expired", "orders", 3), held, Stale(3, 4)][number]
+
+class Plain(Exception):
+    def __init__(self, code, message):
+        super().__init__(message)
+"""
+    )
+    code = f"""
+import multiprocessing, pickle
+sys.path.insert(0, {str(tmp_path)!r})
+import work
+if __name__ == "__main__":
+    told = []
+    with multiprocessing.get_context({method!r}).Pool(1) as pool:
+        for number in range(3):
+            try:
+                pool.apply(work.fails, [number])
+            except palisade.PalisadeError as error:
+                more = [getattr(error, name, None) for name in ("lock", "token", "retry_after", "highest")]
+                told.append([type(error).__name__, error.code, str(error)[:3], *more])
+    try:
+        pickle.loads(pickle.dumps(work.Plain("code", "message")))
+    except TypeError as error:
+        told.append("missing" in str(error))
+    print(json.dumps(told))
+"""
+    lost = ["LeaseLost", "expired", "the", "orders", 3, None, None]
+    held = ["LockHeld", "held", "no", None, None, 2.5, None]
+    assert run(code, server) == [lost, held, ["Stale", "stale", "tok", None, 3, None, 4], True]
+
+
+def test_what_belongs_to_a_process_is_not_copied_and_the_error_says_what_to_do(server: Palisade) -> None:
+    """`multiprocessing` with spawn and forkserver copies the arguments of a process."""
+    asynchronous = palisade.AsyncClient(server.url)
+    with palisade.Client(server.url) as client, client.lock("orders", wait=0) as grant:
+        for each in (client, client.lock("other"), grant, asynchronous, asynchronous.lock("other")):
+            for copies in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match="another process: make a client there"):
+                    copies(each)
+
+
+def test_a_loss_is_announced_on_the_next_event_loop(server: Palisade) -> None:
+    """The control: a bare event, which the task of the first loop would have set."""
+    code = """
+import asyncio
+client = palisade.AsyncClient(url)
+async def acquires():
+    return await client.lock("orders", ttl="1s", wait=0).acquire()
+async def waits(grant):
+    try:
+        await asyncio.wait_for(asyncio.Event.wait(grant.lost), 2)
+        bare = True
+    except TimeoutError:
+        bare = False
+    return bare, await asyncio.wait_for(grant.lost.wait(), 20)
+grant = asyncio.run(acquires())
+told = asyncio.run(waits(grant))
+try:
+    grant.check()
+except palisade.LeaseLost as lost:
+    print(json.dumps([*told, lost.code]))
+"""
+    assert run(code, server) == [False, True, "expired"]
+
+
+def test_an_async_client_without_asyncio_says_so(server: Palisade) -> None:
+    """As trio runs it, or a program that forgot `asyncio.run`."""
+    client = palisade.AsyncClient(server.url)
+    for call in (client.lock("orders", wait=0).acquire(), client.show("orders")):
+        with pytest.raises(palisade.Invalid, match="event loop of asyncio"):
+            call.send(None)

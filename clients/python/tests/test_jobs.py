@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import pathlib
+import pickle
 import queue
 import subprocess
 import sys
 import threading
+import uuid
 from typing import Any, Iterator
 
 import celery
+import celery.exceptions
+import psycopg
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from celery.contrib.testing.worker import start_worker
@@ -18,7 +24,9 @@ from django.core.management.base import BaseCommand
 from suite.servers import Palisade
 from test_postgres import _django
 
-from palisade import Client, Grant
+from palisade import AsyncClient, AsyncGrant, Client, Grant, Holder, Invalid, LeaseLost, LockHeld, PalisadeError
+from palisade.celery import Scheduler, sender
+from palisade.fences import FenceLost, Rejected, Stale, postgres
 from palisade.jobs import Skipped, once
 
 
@@ -115,10 +123,120 @@ def test_each_process_has_a_client_of_its_own(server: Palisade, monkeypatch: pyt
     monkeypatch.setenv("PALISADE_URL", server.url)
     assert once("nightly")(lambda: "ran")() == "ran"
 
-    async def nightly() -> None: ...
+    @once("placed")
+    def placed(first: int, grant: Grant, *more: int) -> tuple[int, ...]:
+        return (first, grant.token, *more)
 
-    with pytest.raises(TypeError, match="AsyncClient"):
-        once("nightly")(nightly)
+    assert placed(7, 8, 9) == (7, 2, 8, 9)  # type: ignore[arg-type]
+
+    async def nightly(grant: AsyncGrant) -> str:
+        grant.check()
+        return f"ran with token {grant.token}"
+
+    assert asyncio.run(once("nightly")(nightly)()) == "ran with token 3"
+    with pytest.raises(TypeError, match="nightly needs an AsyncClient, and got Client"):
+        asyncio.run(once("nightly", client=Client)(nightly)())
+
+
+def test_a_coroutine_function(client: Client, server: Palisade) -> None:
+    made: list[AsyncClient] = []
+
+    def lazily() -> AsyncClient:
+        made.append(AsyncClient(server.url))
+        return made[-1]
+
+    @once(lambda customer: f"import/{customer}", client=lazily)
+    async def importing(grant: AsyncGrant, customer: str) -> tuple[str, bool]:
+        grant.check()
+        return customer, client.show(grant.lock).holder is not None
+
+    async def run() -> None:
+        assert await importing("a") == ("a", True)
+        with client.lock("import/a"):
+            skipped = await importing("a")
+            assert isinstance(skipped, Skipped)
+            assert str(skipped) == "skipped: another client holds 'import/a'"
+        assert client.show("import/a").holder is None
+        for each in made:
+            await each.aclose()
+
+    assert inspect.iscoroutinefunction(importing)
+    assert not made, "the module was imported, and nothing is made yet"
+    asyncio.run(run())
+
+
+def test_a_skipped_run_may_raise_what_the_framework_wants(client: Client) -> None:
+    @once("nightly", client=client, raises=celery.exceptions.Ignore)
+    def nightly() -> str:
+        return "ran"
+
+    assert nightly() == "ran"
+    with client.lock("nightly"), pytest.raises(celery.exceptions.Ignore, match="another client holds"):
+        nightly()
+
+
+def test_one_beat_of_two_publishes_with_its_token(
+    client: Client, server: Palisade, tmp_path: pathlib.Path, database: psycopg.Connection[Any]
+) -> None:
+    app = celery.Celery("beat", broker="memory://")
+    app.conf.beat_schedule = {"nightly": {"task": "nightly", "schedule": 0.001, "options": {"headers": {"own": 1}}}}
+    app.conf.palisade_beat_lock = f"beat-{uuid.uuid4().hex}"
+
+    def beat(name: str) -> Scheduler:
+        place = str(tmp_path / name)
+        return Scheduler(app=app, lazy=False, schedule_filename=place, client=lambda: Client(server.url))
+
+    def published() -> list[dict[str, Any]]:
+        with app.connection_for_read() as connection, connection.SimpleQueue("celery") as messages:
+            found = [messages.get_nowait() for _ in range(messages.qsize())]
+            return [message.headers for message in found]
+
+    def ticks(scheduler: Scheduler) -> list[dict[str, Any]]:
+        for _ in range(3):
+            scheduler.tick()
+        return published()
+
+    first, second = beat("first"), beat("second")
+    assert first.tick() <= first.stand_by
+    by_first = ticks(first)
+    assert by_first
+    assert (ticks(second), second.tick()) == ([], second.stand_by)
+    # An operator takes the lock from the first one, which does not know yet. The second one leads.
+    holder = client.show(app.conf.palisade_beat_lock).holder
+    assert holder is not None
+    client.break_lock(app.conf.palisade_beat_lock, holder.token, "it hangs")
+    by_second = ticks(second)
+    assert by_second
+    old, new = sender(by_first[0]), sender(by_second[0])
+    assert (old.lock, old.authority, by_first[0]["own"]) == (app.conf.palisade_beat_lock, server.authority(), 1)
+    assert old.token < new.token
+    # Its late messages are refused at the fence.
+    with postgres.transact(database, old.lock or "", new):
+        pass
+    with pytest.raises(Stale), postgres.transact(database, old.lock or "", old):
+        pass
+    with pytest.raises(LookupError):
+        sender({})
+    second.close()
+    assert client.show(app.conf.palisade_beat_lock).holder is None
+    first.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaseLost("expired", "orders", 3),
+        LockHeld("held", "busy", Holder("other", 2, 1.5, None, None, None), 2.0),
+        Invalid("invalid", "no"),
+        Stale(7, 8),
+        Rejected("wrong_authority", authority="a"),
+        FenceLost("gone"),
+    ],
+)
+def test_errors_pass_between_processes(error: PalisadeError) -> None:
+    """Pools and queues send them."""
+    sent = pickle.loads(pickle.dumps(error))
+    assert (type(sent), str(sent), vars(sent)) == (type(error), str(error), vars(error))
 
 
 class Runs:
@@ -195,7 +313,9 @@ def test_a_command_of_django(client: Client, postgres_url: str) -> None:
 def test_types_know_that_the_grant_is_given(tmp_path: pathlib.Path) -> None:
     program = """
 from typing import Union
-from palisade import Client, Grant
+from palisade import AsyncClient, AsyncGrant, Client, Grant, Holder, Invalid, LeaseLost, LockHeld, PalisadeError
+from palisade.celery import Scheduler, sender
+from palisade.fences import FenceLost, Rejected, Stale, postgres
 from palisade.jobs import Skipped, once
 
 @once("nightly", client=Client())
@@ -209,13 +329,25 @@ def each(grant: Grant, customer: str) -> None: ...
 def plain(customer: str) -> str:
     return customer
 
+@once("async")
+async def later(grant: AsyncGrant, customer: str) -> int:
+    return grant.token
+
+@once("async plain")
+async def plainly() -> str:
+    return ""
+
+async def both() -> Union[int, str, Skipped]:
+    told: Union[int, Skipped] = await later("a")
+    return told or await plainly()
+
 told: Union[int, Skipped] = nightly()
 each("a")
 each(customer="a")
 print(plain("a"))
 """
-    wrong = "nightly(5)  # unexpected\neach()  # missing\nplain()  # missing\n"
-    for text, lines in ((program, 0), (program + wrong, 3)):
+    wrong = "nightly(5)  # unexpected\neach()  # missing\nplain()  # missing\nlater()  # missing\n"
+    for text, lines in ((program, 0), (program + wrong, 5)):
         (tmp_path / "job.py").write_text(text)
         command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "job.py"]
         checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import threading
 import uuid
-from typing import Any, Callable, ContextManager, Iterator
+from typing import Any, AsyncIterator, Callable, ContextManager, Iterator
 
 import asyncpg
 import django.db
 import psycopg
 import pytest
 import sqlalchemy
+import sqlalchemy.ext.asyncio as aio
 import sqlalchemy.orm
 from suite.servers import Palisade
 from test_postgres import _django
@@ -223,37 +224,82 @@ def test_a_claim_after_a_read_of_a_fenced_table_is_refused(database: psycopg.Con
     assert wrong.value.code == "tokenless"
 
 
-def test_asyncio(postgres_url: str, resource: str) -> None:
-    async def adds(connection: Any) -> None:
-        (total,) = await (await connection.execute(f"SELECT total FROM {resource}")).fetchone()
-        await connection.execute(f"UPDATE {resource} SET total = {total + 1}")
+@contextlib.asynccontextmanager
+async def opened(kind: str, url: str) -> AsyncIterator[Any]:
+    """An asyncio connection for `atransact`."""
+    if kind == "psycopg":
+        async with await psycopg.AsyncConnection.connect(url) as connection:
+            yield connection
+    elif kind in ("asyncpg", "asyncpg pool"):
+        async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as pooled:
+            yield pooled if kind == "asyncpg pool" else pooled._con
+    else:
+        driver = "psycopg" if kind == "session on psycopg" else "asyncpg"
+        engine = aio.create_async_engine(url.replace("postgres:", f"postgresql+{driver}:", 1))
+        if kind == "engine":
+            yield engine
+        else:
+            async with engine.connect() if kind == "connection" else aio.AsyncSession(engine) as connection:
+                yield connection
+        await engine.dispose()
+
+
+async def aask(transaction: Any, statement: str) -> Any:
+    if hasattr(transaction, "run_sync"):
+        return await transaction.run_sync(ask, statement)
+    if isinstance(transaction, psycopg.AsyncConnection):
+        async with transaction.cursor() as cursor:
+            await cursor.execute(statement)
+            row = await cursor.fetchone() if cursor.description else None
+            return None if row is None else row[0]
+    return await transaction.fetchval(statement)
+
+
+@pytest.mark.parametrize(
+    "kind", ["psycopg", "asyncpg", "asyncpg pool", "engine", "connection", "session", "session on psycopg"]
+)
+def test_asyncio(kind: str, postgres_url: str, resource: str, database: psycopg.Connection[Any]) -> None:
+    async def add(transaction: Any) -> None:
+        total = await aask(transaction, f"SELECT total FROM {resource}")
+        await aask(transaction, f"UPDATE {resource} SET total = {total + 1}")
 
     async def run() -> None:
         tokens, acknowledged = iter(range(1, 10**6)), 0
 
         async def racer() -> None:
             nonlocal acknowledged
-            async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+            async with opened(kind, postgres_url) as connection:
                 for _ in range(TURNS):
                     try:
                         async with postgres.atransact(connection, resource, next(tokens)) as transaction:
-                            await adds(transaction)
+                            await add(transaction)
                         acknowledged += 1
                     except Stale:
                         pass
 
         await asyncio.gather(*(racer() for _ in range(RACERS)))
-        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
-            found = await (await connection.execute(f"SELECT total FROM {resource}")).fetchone()
-            assert found == (acknowledged,)
-            with pytest.raises(ValueError, match="may have read already"):
-                async with postgres.atransact(connection, resource, next(tokens)):
+        assert ask(database, f"SELECT total FROM {resource}") == acknowledged > RACERS
+        database.commit()
+        async with opened(kind, postgres_url) as connection:
+            with pytest.raises(Stale, match="token 1 is stale: 1 < "):
+                async with postgres.atransact(connection, resource, 1):
                     pass
-        other = await asyncpg.connect(postgres_url)
-        with pytest.raises(TypeError, match="atransact"):
-            async with postgres.atransact(other, resource, 3):
-                pass
-        await other.close()
+            # An error that was caught: PostgreSQL would answer COMMIT with ROLLBACK, and say nothing.
+            with pytest.raises(Invalid, match="rolled back"):
+                async with postgres.atransact(connection, resource, next(tokens)) as transaction:
+                    await add(transaction)
+                    with contextlib.suppress(Exception):
+                        await aask(transaction, "SELECT 1 / 0")
+            assert ask(database, f"SELECT total FROM {resource}") == acknowledged
+            database.commit()
+            if kind in ("psycopg", "connection", "session", "session on psycopg"):
+                await aask(connection, f"SELECT total FROM {resource}")
+                with pytest.raises(ValueError, match="may have read already"):
+                    async with postgres.atransact(connection, resource, next(tokens)):
+                        pass
+            elif kind != "engine":
+                with pytest.raises(ValueError, match="needs a transaction"):
+                    await postgres.aclaim(connection, resource, next(tokens))
 
     asyncio.run(run())
 
@@ -262,7 +308,7 @@ def test_what_is_no_connection_or_no_holder_is_named(postgres_url: str, resource
     with psycopg.connect(postgres_url) as connection:
         for wrong in (connection.cursor(), postgres_url, None):
             with (
-                pytest.raises(TypeError, match="transact.*psycopg 3 Connection"),
+                pytest.raises(TypeError, match="psycopg 3 Connection"),
                 postgres.transact(wrong, resource, 3),
             ):
                 pass

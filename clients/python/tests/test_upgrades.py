@@ -71,8 +71,8 @@ def test_a_denial_names_a_reader_that_was_in_the_way(client: Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"update": True, "shared": True}, "shared, or with update"),
-        ({"update": True, "permits": (1, 2)}, "readers, or has permits"),
+        ({"update": True, "shared": True}, "shared or for update"),
+        ({"update": True, "permits": (1, 2)}, "shared lock or for permits"),
     ],
 )
 def test_mode_update_is_one_mode(arguments: dict[str, Any], says: str) -> None:
@@ -106,19 +106,24 @@ def test_a_wrong_upgrade_is_named_and_changes_nothing(client: Client, server: Pa
     assert server.show("report")["holder"] is None
 
 
+async def waiting(client: AsyncClient, count: int) -> None:
+    """Returns when so many requests wait."""
+    async with asyncio.timeout(60):
+        while (await client.show("report")).waiters != count:
+            await asyncio.sleep(0.01)  # real time: asked again, up to a deadline
+
+
 def test_asyncio_upgrades_and_gives_up(server: Palisade) -> None:
     async def run() -> None:
         async with AsyncClient(server.url) as client:
             reader = await client.lock("report", update=True, ttl="2s").acquire()
             beside = await client.lock("report", shared=True).acquire()
             task = asyncio.ensure_future(reader.upgrade(wait="60s"))
-            while (await client.show("report")).waiters == 0:
-                await asyncio.sleep(0.01)  # real time: asked again
+            await waiting(client, 1)
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled()
-            while (await client.show("report")).waiters:
-                await asyncio.sleep(0.01)  # real time: asked again
+            await waiting(client, 0)
             reader.check()
             assert await reader.release() == "released"
             await beside.release()

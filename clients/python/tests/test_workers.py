@@ -3,20 +3,28 @@ connection, and holds a lock before the fork. `tests/test_fork.py` has gunicorn,
 
 from __future__ import annotations
 
+import gc
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 import urllib.request
+import uuid
 from concurrent.futures import ThreadPoolExecutor
-from typing import Iterator
+from typing import Any, Iterator
 
 import celery
+import psycopg
 import pytest
 import redis
 import rq
 from conftest import _free_port
 from suite.servers import Palisade
 from test_fork import _ask
+
+from palisade import LeaseLost
 
 WORK = """
 import os, pathlib, re, socket, time
@@ -108,12 +116,87 @@ for function in (work.take, work.first, work.second):
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=CRITICAL"]
     worker = subprocess.Popen([*command, *quiet], cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     app = celery.Celery(broker=f"{queue}/1", backend=f"{queue}/2")
+    naive, sent = [], []
     try:
         # A control: on a connection that the processes share, one gets the other's answer.
         naive = [app.send_task("first"), app.send_task("second")]
         assert [each.get(timeout=60) for each in naive] == ["done", "one"]
         sent = [app.send_task("take", [name]) for name in NAMES]
         check(server, NAMES, [each.get(timeout=60) for each in sent])
+    finally:
+        worker.terminate()
+        worker.wait(30)
+        # A result unsubscribes when it is collected. Celery 5.3 then asks for ever, if its Redis has ended by then.
+        naive, sent = [], []
+        gc.collect()
+        app.close()
+
+
+STOPPED = """
+import os, pathlib, time
+import celery, psycopg
+from palisade import Client
+from palisade.fences import postgres
+from palisade.jobs import once
+
+folder = pathlib.Path({folder!r})
+app = celery.Celery("stopped", broker="{queue}/1", backend="{queue}/2")
+app.conf.worker_prefetch_multiplier = 1
+
+@app.task(name="write")
+@once("{table}", client=lambda: Client({url!r}), ttl="1s", wait="30s")
+def write(total, is_fenced, is_stopped, grant):
+    with psycopg.connect({database!r}) as db:
+        if is_stopped:
+            (folder / "pid.part").write_text(str(os.getpid()))
+            (folder / "pid.part").rename(folder / "pid")
+            end = time.monotonic() + 60
+            while not (folder / "go").exists() and time.monotonic() < end:
+                time.sleep(0.01)  # real time: asked again, up to a deadline
+        if is_fenced:
+            with postgres.transact(db, "{table}", grant):
+                db.execute("UPDATE {table} SET total = %s", [total])
+        else:
+            db.execute("UPDATE {table} SET total = %s", [total])
+    return "written"
+"""
+
+
+def test_a_celery_worker_that_is_stopped(
+    server: Palisade, tmp_path: pathlib.Path, queue: str, postgres_url: str, database: psycopg.Connection[Any]
+) -> None:
+    """The first task is stopped for longer than its lease, while the second one writes. The control is not fenced."""
+    table, pid, go = f"total_{uuid.uuid4().hex}", tmp_path / "pid", tmp_path / "go"
+    database.execute(f"CREATE TABLE {table} AS SELECT 0 AS total")
+    database.commit()
+    values = {"folder": str(tmp_path), "queue": queue, "url": server.url, "database": postgres_url, "table": table}
+    (tmp_path / "stopped.py").write_text(STOPPED.format(**values))
+    command = [sys.executable, "-m", "celery", "-A", "stopped", "worker", "--pool=prefork", "--concurrency=2", "-Ofair"]
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=CRITICAL"]
+    worker = subprocess.Popen([*command, *quiet], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    app = celery.Celery(broker=f"{queue}/1", backend=f"{queue}/2")
+    try:
+        for is_fenced in (False, True):
+            first = app.send_task("write", [1, is_fenced, True])
+            end = time.monotonic() + 60
+            while not pid.exists():
+                assert time.monotonic() < end, "the task does not begin"
+                time.sleep(0.01)  # real time: asked again, up to a deadline
+            zombie = int(pid.read_text())
+            os.kill(zombie, signal.SIGSTOP)
+            go.touch()
+            assert app.send_task("write", [70, is_fenced, False]).get(timeout=60) == "written"
+            os.kill(zombie, signal.SIGCONT)
+            if is_fenced:
+                with pytest.raises(LeaseLost):
+                    first.get(timeout=60)
+            else:
+                assert first.get(timeout=60) == "written"
+            row = database.execute(f"SELECT total FROM {table}").fetchone()
+            database.commit()
+            assert row == (70 if is_fenced else 1,)
+            pid.unlink()
+            go.unlink()
     finally:
         worker.terminate()
         worker.wait(30)

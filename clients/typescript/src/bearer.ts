@@ -25,7 +25,7 @@ export class Bearer {
       "the path of a file",
     );
     if (token !== undefined && tokenFile !== undefined) {
-      throw new Invalid("token and tokenFile are both given: one is needed");
+      throw new Invalid("token and tokenFile are both given: give one of them");
     }
     this.#file = tokenFile;
     if (tokenFile !== undefined) {

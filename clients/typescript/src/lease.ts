@@ -261,7 +261,7 @@ export class Lease implements AsyncDisposable {
     checkSignal(options.signal);
     this.check();
     if (!this.update) {
-      throw new Invalid("only a reader in mode update is upgraded: acquire it with update: true");
+      throw new Invalid("only a reader in mode update can be upgraded: acquire it with update: true");
     }
     if (this.#upgrading) {
       throw new Invalid(`an upgrade of ${this.#quoted()} is under way already`);
@@ -312,7 +312,7 @@ export class Lease implements AsyncDisposable {
    */
   async sequencer(name: string = this.lock): Promise<string> {
     if (name === "") {
-      throw new Invalid(`the lock is to be named: one of ${this.#quoted()}`);
+      throw new Invalid(`name the lock: one of ${this.#quoted()}`);
     }
     this.part(name);
     const until = latest() + this.#keeper.patienceMs;

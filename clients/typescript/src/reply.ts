@@ -170,7 +170,7 @@ export function readGrant(t0: number, { body }: Reply, { shared, permits }: Want
   }
   const slots = asSlots(body["slots"]);
   if (slots?.length !== (permits?.count ?? 0)) {
-    return broken("slots are missing, or others than were wanted");
+    return broken("slots are missing, or not those that were asked for");
   }
   return { t0, token, number, leaseKey, authority, validForMs, waitedMs, slots };
 }

@@ -193,7 +193,7 @@ export class Transport {
       if (answer?.headers[NONCE] !== nonce) {
         const stray = new Error(
           `the answer (status ${String(answer?.statusCode)}) is not that of this request: ` +
-            "it is another's, or of a program in between",
+            "perhaps a program in between sent it",
         );
         request.destroy(stray);
         // A short answer is whole by now, and its connection is back in the pool, where newer versions of Node leave it.
@@ -274,7 +274,7 @@ export class Transport {
 /** Why an answer is not that of its request. */
 function whyNot({ differs, mayWait }: Send, answer: Reply): string | undefined {
   if (answer.waits && mayWait !== true) {
-    return "a broken answer: a request that does not wait is said to wait";
+    return "a broken answer: it says that a request waits, which did not ask to wait";
   }
   const why = differs?.(answer);
   return why === undefined ? undefined : `a broken answer: it is that of another request: ${why}`;

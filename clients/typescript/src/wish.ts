@@ -128,7 +128,7 @@ export class Wish {
     this.clientId = options.clientId ?? `${hostName()}-${randomBytes(16).toString("hex")}`;
     const bytes = Buffer.byteLength(options.metadata ?? "");
     if (bytes > MAX_METADATA_BYTES) {
-      throw new Invalid(`the metadata has ${bytes} bytes; 0 ..= ${MAX_METADATA_BYTES} are allowed`);
+      throw new Invalid(`the metadata has ${bytes} bytes; 0 to ${MAX_METADATA_BYTES} are allowed`);
     }
     this.mode = modeOf(options, under);
     this.permits = options.permits;
@@ -137,12 +137,12 @@ export class Wish {
       ...delay("at_least_for_ms", within("atLeastForMs", options.atLeastForMs ?? 0, 0, DAY)),
     };
     if (this.shared && this.permits !== undefined) {
-      throw new Invalid("a lock is shared by readers, or has permits: not both");
+      throw new Invalid("ask for a shared lock or for permits, not both");
     }
     const isPlain = this.mode === "exclusive" && this.permits === undefined && Object.keys(this.#delays).length === 0;
     if (this.locks.length > 1 && !isPlain) {
       throw new Invalid(
-        "several locks at once are exclusive: without shared, update, permits, lockDelayMs and atLeastForMs",
+        "several locks at once are exclusive: leave out shared, update, permits, lockDelayMs and atLeastForMs",
       );
     }
     this.#metadata = options.metadata;
@@ -218,7 +218,7 @@ export class Wish {
           signal.throwIfAborted();
           continue;
         }
-        outcome = new Fault("the server said that the request waits, when its wait was over", true);
+        outcome = new Fault("the server said that the request still waits, after its wait was over", true);
       }
       if (outcome instanceof Reply) {
         outcome = outcome.fault ?? (outcome.status === 200 ? readGrant(t0, outcome, this) : outcome);
@@ -319,7 +319,7 @@ function modeOf({ shared, update }: AcquireOptions, under: Under | undefined): M
     return "upgrade";
   }
   if (shared === true && update === true) {
-    throw new Invalid("a reader asks with shared, or with update: not both");
+    throw new Invalid("ask for shared or for update, not both");
   }
   return update === true ? "update" : shared === true ? "shared" : "exclusive";
 }
@@ -332,7 +332,7 @@ function delay(field: string, ms: number): Record<string, number> {
 /** A whole number of milliseconds in its range. */
 export function within(field: string, value: number, low: number, high: number): number {
   if (!Number.isInteger(value) || value < low || value > high) {
-    throw new Invalid(`${field} is ${short(value)}: whole milliseconds, ${low} ..= ${high}, are allowed`);
+    throw new Invalid(`${field} is ${short(value)}: whole milliseconds, ${low} to ${high}, are allowed`);
   }
   return value;
 }
@@ -342,7 +342,7 @@ function sorted(locks: readonly string[]): readonly string[] {
     throw new Invalid("the name of a lock is needed, or a list of names");
   }
   if (locks.length < 1 || locks.length > MAX_LOCKS) {
-    throw new Invalid(`${locks.length} locks are named; 1 ..= ${MAX_LOCKS} are allowed`);
+    throw new Invalid(`${locks.length} locks are named; 1 to ${MAX_LOCKS} are allowed`);
   }
   const names = [...locks].sort();
   for (const [at, name] of names.entries()) {
@@ -384,7 +384,7 @@ export function checkName(name: string): void {
   checkText("the name of a lock", name);
   if (!/^[ -~]{1,255}$/.test(name) || name === "." || name === "..") {
     throw new Invalid(
-      `${JSON.stringify(name)} is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or ..`,
+      `${JSON.stringify(name)} is not the name of a lock: 1 to 255 printable ASCII characters, not . or ..`,
     );
   }
 }

@@ -148,13 +148,16 @@ const renewals: Record<string, Lie> = {
   },
 };
 
-suite("a renewal of another request does not move the deadline", () => {
+/** There is time for two renewals, also on a machine that does much else. */
+const TTL_MS = 3_000;
+
+suite("a renewal of another request does not move the deadline", { concurrency: true }, () => {
   for (const [name, lie] of Object.entries(renewals)) {
     test(name, async (t) => {
       const liar = await Liar.start(t);
-      const client = connect(t, { urls: liar.url, patienceMs: 100 });
-      liar.lie = field("valid_for_ms", 600);
-      const lease = await client.acquire("orders", { ttlMs: 600 });
+      const client = connect(t, { urls: liar.url, patienceMs: 500 });
+      liar.lie = field("valid_for_ms", TTL_MS);
+      const lease = await client.acquire("orders", { ttlMs: TTL_MS });
       liar.lie = lie;
       assert.equal((await lease.lost).code, "expired");
       assert.ok(liar.verbs.filter((verb) => verb === "renew").length >= 2);
@@ -163,8 +166,8 @@ suite("a renewal of another request does not move the deadline", () => {
   test("a control: its own does", async (t) => {
     const liar = await Liar.start(t);
     const client = connect(t, { urls: liar.url });
-    liar.lie = field("valid_for_ms", 600);
-    const lease = await client.acquire("orders", { ttlMs: 600 });
+    liar.lie = field("valid_for_ms", TTL_MS);
+    const lease = await client.acquire("orders", { ttlMs: TTL_MS });
     liar.lie = () => undefined;
     await until(() => {
       lease.check();
@@ -243,11 +246,18 @@ suite("an address that is silent is left in time", { concurrency: true }, () => 
       test(`${name}: ${many} of ${many + 1}`, async (t) => {
         const server = await serve(t);
         const urls = [await address(t, serving), await address(t, serving), server.url].slice(2 - many);
-        const began = performance.now();
         const client = connect(t, { urls, patienceMs: 2_000 });
-        const lease = await client.acquire("orders", { waitMs: 3_000 });
-        // Not near the whole of the wait and the patience.
-        assert.ok(performance.now() - began < 5_000, `granted after ${performance.now() - began} ms`);
+        // The control has no good address, and gives up when the wait and the patience are over. It is not closed, because
+        // that would wait for its patience.
+        const control = new Client({ urls: urls.slice(0, many), patienceMs: 2_000 });
+        const over = new AbortController();
+        const gaveUp = control.acquire("orders", { waitMs: 3_000, signal: over.signal }).then(
+          () => undefined,
+          () => undefined,
+        );
+        const lease = await Promise.race([client.acquire("orders", { waitMs: 3_000 }), gaveUp]);
+        assert.ok(lease !== undefined, "the control gave up first");
+        over.abort();
         await lease.release();
         await connect(t, { urls, patienceMs: 2_000 }).show("orders");
         if (serving === halfOpen) {

@@ -217,6 +217,13 @@ const FENCES: readonly Row[] = [
   ["sequencer.Keys.check resource", [], (odd) => keys.check("", odd, { writes: true })],
   ["sequencer.Keys.check options", [], (odd) => keys.check("", "a", odd)],
   ["sequencer.Keys.verify text", [], (odd) => keys.verify(odd)],
+  ["fences.rejection error", Object.keys(ODD) as Kind[], (odd) => fences.rejection(odd)],
+  ["pg.claimStatement resource", ["text"], (odd) => pg.claimStatement(odd, 7)],
+  ["pg.claimStatement holder", HOLDER, (odd) => pg.claimStatement("a", odd)],
+  ["pg.claimStatement rule", RULE, (odd) => pg.claimStatement("a", 7, odd)],
+  ["mysql.claimStatement resource", ["text"], (odd) => mysql.claimStatement(odd, 7)],
+  ["mysql.claimStatement holder", HOLDER, (odd) => mysql.claimStatement("a", odd)],
+  ["mysql.claimStatement rule", RULE, (odd) => mysql.claimStatement("a", 7, odd)],
   ["mysql.rejection error", Object.keys(ODD) as Kind[], (odd) => mysql.rejection(odd)],
   ["pg.rejection error", Object.keys(ODD) as Kind[], (odd) => pg.rejection(odd)],
 ];

@@ -267,7 +267,7 @@ test("nobody there is unavailable", async (t) => {
 test("bad arguments are named", async (t) => {
   const client = connect(t, { urls: "http://127.0.0.1:1" });
   for (const [options, says] of [
-    [{ ttlMs: 50 }, /ttlMs is 50: whole milliseconds, 100 \.\.= 86400000, are allowed/],
+    [{ ttlMs: 50 }, /ttlMs is 50: whole milliseconds, 100 to 86400000, are allowed/],
     [{ ttlMs: 1_000.5 }, /ttlMs is 1000\.5/],
     [{ ttlMs: NaN }, /ttlMs is NaN/],
     [{ waitMs: -1 }, /waitMs is -1/],

@@ -1,7 +1,9 @@
 /** The examples of the README, as they stand there. */
 import type { S3Client } from "@aws-sdk/client-s3";
 import type { Redis } from "ioredis";
+import type { Pool } from "pg";
 
+import { Attempts } from "../src/attempts.js";
 import { CLAIM, fencedFetch, numbered, throwIfRejected } from "../src/fence/http.js";
 import { Resource } from "../src/fence/ioredis.js";
 import { Store } from "../src/fence/s3.js";
@@ -51,6 +53,17 @@ export async function pay(url: string, lease: Lease): Promise<void> {
 const api = fencedFetch(lease);
 await throwIfRejected(await api(url, { method: "POST", headers: CLAIM }));
 await throwIfRejected(await api(url, { method: "PUT", body: '{"paid": true}', headers: numbered(1) }));
+}
+}
+
+export async function work(pool: Pool): Promise<void> {
+  // prettier-ignore
+  {
+const attempts = new Attempts({ table: "jobs", leaseMs: 30_000, maxAttempts: 5 });
+const attempt = await attempts.take(pool, "worker-1"); // commits: the attempt counts before the work begins
+if (attempt !== undefined) {
+  await attempts.transact(pool, attempt, (db) => db.query("UPDATE accounts SET total = total + 1")); // … and done
+}
 }
 }
 

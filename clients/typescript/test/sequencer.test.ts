@@ -215,7 +215,7 @@ test("permits, readers and several locks have sequencers", async (t) => {
   }
   refuses(() => keys.check(text, "a", { writes: true }), "wrong_lock", /this resource is a/);
   for (const [name, says] of [
-    [undefined, /to be named: one of "a", "b"/],
+    [undefined, /name the lock: one of "a", "b"/],
     ["c", /"c" is not a lock of this lease: it has "a", "b"/],
   ] as const) {
     await assert.rejects(both.sequencer(name), (error) => error instanceof Invalid && says.test(error.message));

@@ -4,7 +4,7 @@ import { execFileSync } from "node:child_process";
 import { before, suite, test } from "node:test";
 import { setImmediate } from "node:timers/promises";
 
-import { createPool, type Pool as CallbackPool } from "mysql2";
+import { createConnection, createPool, type Pool as CallbackPool, type PoolConnection } from "mysql2";
 import mysql from "mysql2/promise";
 import pg from "pg";
 
@@ -198,12 +198,32 @@ for (const [name, engine] of Object.entries(engines)) {
 
 test("objects as people have them", async () => {
   const claimed = (): undefined => undefined;
-  // The pool of mysql2 with callbacks is taken, too.
-  await onMysql.transact(callbackPool as never, "orders", 7, claimed);
+  // Pools and connections of mysql2 with callbacks are taken, too.
+  await onMysql.transact(callbackPool, "orders", 7, claimed);
+  const inPool = await new Promise<PoolConnection>((resolve, reject) => {
+    callbackPool.getConnection((error, db) => {
+      if (error === null) {
+        resolve(db);
+      } else {
+        reject(error);
+      }
+    });
+  });
+  for (const connection of [inPool, createConnection(url)]) {
+    await assert.rejects(onMysql.claim(connection, "orders", 8), {
+      code: "invalid",
+      message: /call beginTransaction\(\)/,
+    });
+    await connection.promise().beginTransaction();
+    await onMysql.claim(connection, "orders", 8);
+    await connection.promise().rollback();
+    connection.destroy();
+  }
   const wrong: [() => Promise<unknown>, RegExp][] = [
     [() => onMysql.transact(postgresPool as never, "a", 7, claimed), /createPool of mysql2\/promise/],
     [() => onMysql.transact("mysql://" as never, "a", 7, claimed), /createPool of mysql2\/promise/],
-    [() => onMysql.claim(mysqlPool as never, "a", 7), /takes a connection of mysql2\/promise/],
+    [() => onMysql.claim(mysqlPool as never, "a", 7), /takes a connection of mysql2 .* pool\.getConnection\(\)/],
+    [() => onMysql.claim(callbackPool as never, "a", 7), /takes a connection of mysql2 .* pool\.getConnection\(\)/],
     [
       () => onMysql.transact(mysqlPool, "a", 7, claimed, { max_jump: 5 } as never),
       /no option max_jump: did you mean maxJump/,

@@ -35,7 +35,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client of any authority.
+    /// Creates a client for any authority.
     ///
     /// # Errors
     /// [`Fault::Unavailable`] if the system has no random bytes.

@@ -277,7 +277,7 @@ impl StdError for Fault {
 }
 
 impl From<palisade_core::Invalid> for Fault {
-    /// The fault's own words say what is wrong, so it needs no cause.
+    /// The fault's own text says what is wrong, so it needs no cause.
     fn from(invalid: palisade_core::Invalid) -> Fault {
         Fault::invalid(invalid.to_string())
     }

@@ -15,7 +15,7 @@ use crate::hold::Hold;
 use crate::keeper::Keeper;
 use crate::retry::{Cleanup, Task, repeat_until};
 use crate::schedule::{Kept, KeptLease};
-use crate::service::{Released, Sequencer};
+use crate::service::{Released, Renewal, Sequencer};
 use crate::state::Core;
 
 /// A held lock. It is renewed in the background until this guard is released or dropped, or the lease is lost.
@@ -231,6 +231,52 @@ impl Lease {
             runtime.spawn(self.lost());
         }
         self.kept.hold.signal().child_token()
+    }
+
+    /// Asks the authority once more for a grant whose deadline has passed. If it acknowledges a renewal of this very
+    /// grant, the guard holds again, with a deadline that counts from before this call.
+    ///
+    /// Call this only if it is certain that nothing was done under the grant since the deadline: its process was stopped
+    /// before, for example. For everybody else the loss is final. [`Lease::lost`] and [`Lease::cancellation_token`]
+    /// that announced the loss stay as they are; ask for new ones.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the authority says that the grant is over, or if the guard was lost in another way than by its
+    /// deadline. Call again after a transient fault, and after [`Loss::Deadline`]: that answer came too late to be of use.
+    pub async fn resume(&mut self) -> Result<(), Error> {
+        let Err(lost) = self.check() else {
+            return Ok(());
+        };
+        if lost.why != Loss::Deadline {
+            return Err(lost.into());
+        }
+        let core = Arc::clone(self.keeper.core());
+        let t0 = core.clock.now();
+        let why = match core.service.renew(self.kept.grant.clone(), None).await? {
+            Renewal::Renewed(renewed) if renewed.token == self.token() => {
+                let deadline = core.caution.deadline(t0, renewed.valid_for);
+                self.replace_hold(Hold::new(deadline));
+                self.keeper.keep(&self.lease, &self.kept);
+                return self.check().map_err(Error::from);
+            }
+            Renewal::Renewed(other) => Loss::Stale {
+                highest: other.token,
+            },
+            Renewal::Ended(how) => Loss::Ended(how),
+            Renewal::NotHeld => Loss::NotHeld,
+            Renewal::Stale { highest } => Loss::Stale { highest },
+        };
+        let over = Hold::new(t0);
+        over.lose(why);
+        self.replace_hold(over);
+        Err(self.loss().into())
+    }
+
+    /// Puts another hold in the place of a lost one, whose entry in the schedule is gone.
+    fn replace_hold(&mut self, hold: Hold) {
+        let grant = self.kept.grant.clone();
+        self.kept = Arc::new(Kept { grant, hold });
+        self.lease = Arc::default();
     }
 
     /// Requests a sequencer: the grant as the authority signed it, for a fence that does not trust bare numbers. It

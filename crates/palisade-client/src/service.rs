@@ -52,7 +52,7 @@ pub trait LockService: Send + Sync + 'static {
     /// Changes the metadata of an exclusive grant; an empty value removes it. The token stays the same.
     fn proclaim(&self, grant: GrantRef, value: &str) -> Operation<'_, Proclamation> {
         let _ = (grant, value);
-        unsupported("change what a holder says about itself")
+        unsupported("change the value that a holder publishes")
     }
 
     /// Signs a grant as a sequencer, for fences that do not trust bare numbers.

@@ -52,7 +52,7 @@ pub enum Command {
     Revoke {
         /// The lock.
         lock: LockName,
-        /// The grant's number, as in [`GrantRef`], as proof that the operator has looked.
+        /// The grant's number (see [`GrantRef`]): proof that the operator has looked.
         token: Token,
         /// The reason, for the event stream.
         reason: Box<str>,

@@ -79,7 +79,7 @@ pub enum Error {
     #[error("the script failed; its earlier writes stay: {0}")]
     Script(String),
     /// The connection is not in a transaction, so check and effect could not be one step.
-    #[error("a fence needs a transaction: begin one, and write in the same")]
+    #[error("a fence needs a transaction: begin one, and write in it")]
     NoTransaction,
     /// The transaction read before it claimed this resource. Its data may be older than the last write under the guard
     /// row, and writes computed from it would be wrong.

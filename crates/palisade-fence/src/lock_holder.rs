@@ -124,7 +124,7 @@ pub(crate) fn end(seen: &LockHolder, now: impl Fn() -> Vec<LockHolder>) -> io::R
 pub(crate) fn in_the_way(holders: &[LockHolder], resource: &str, url: &str) -> String {
     let names: Vec<String> = holders.iter().map(ToString::to_string).collect();
     match names.is_empty() {
-        true => "the process that has its lock cannot be found out from here".to_owned(),
+        true => "the process that has its lock cannot be seen from here".to_owned(),
         false => format!(
             "{} has its lock: let it go on, or end it with: palisade fence unblock {resource} --url {url} --yes",
             names.join(" and ")

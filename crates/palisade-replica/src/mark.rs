@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(read(dir.path()).unwrap(), None);
     }
 
-    /// Under any name that a mark was ever written under. The control is a program that makes its file without a look.
+    /// The link may have any name under which a mark was ever written. The control is a program that does not look first.
     #[test]
     fn a_link_planted_beside_a_mark_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Both checksums start from the segment's seed (incarnation and first seq); the head's also covers the
-//! frame's offset. So a frame is valid only where it was written: zeros, leftovers of another life and
+//! frame's offset. So a frame is valid only where it was written: zeros, leftovers of another incarnation and
 //! payload bytes that look like a frame never are. The head has a checksum of its own, so that the
 //! head of a torn frame is still a proof that the frame before it was synced.
 

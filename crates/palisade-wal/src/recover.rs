@@ -138,7 +138,7 @@ pub(crate) fn scan(storage: &dyn Storage, incarnation: &Id) -> Result<Scan, Read
     let (segments, tail, mut opening) =
         scan_segments(storage, incarnation, &firsts[start..], covered)?;
     if opening.is_none() && start > 0 {
-        // A segment that is only a header: the one before it, which the snapshot covers, says which opening it was.
+        // This segment is only a header. The segment before it, which the snapshot covers, names the opening.
         let image = Image::load(storage, incarnation, firsts[start - 1], Vec::new())?;
         let Ok(extent) = image.walk(|_, _| Ok::<(), std::convert::Infallible>(()));
         opening = extent.opening;

@@ -44,7 +44,7 @@ pub(crate) fn parse_numbered(name: &str, prefix: &str, suffix: &str) -> Option<u
     (digits.len() == 20).then(|| digits.parse().ok())?
 }
 
-/// How long a segment must be to hold one frame with this payload, behind the opening's.
+/// The length of a segment that holds the opening frame and one frame with this payload.
 pub(crate) fn len_for(payload: usize) -> u64 {
     (HEADER + frame::size(Opening::LEN) + frame::size(payload) + RESERVE).next_multiple_of(4096)
         as u64

@@ -11,13 +11,13 @@ use palisade_server::shell::Listen;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     #[error(
-        "{} contains {name}, which is not Palisade's, and no log: a server wants a directory of its own. Name an empty or \
+        "{} contains {name}, which is not Palisade's, and no log: a server needs a directory of its own. Name an empty or \
          a new one: --data {}", dir.display(), dir.join("palisade").display()
     )]
     Foreign { dir: PathBuf, name: String },
     #[error(
-        "there is no authority in {}, and with --existing none is begun: name the directory of the one that you mean with \
-         --data, or leave out --existing to begin a new one there", dir.display()
+        "there is no authority in {}, and --existing begins none: name the right directory with --data, or leave out \
+         --existing to begin a new authority there", dir.display()
     )]
     Nothing { dir: PathBuf },
     #[error("cannot read {}: {source}", dir.display())]
@@ -71,9 +71,9 @@ pub(crate) fn check(dir: &Path, own: &[PathBuf], existing: bool) -> Result<bool,
 /// Says that a new authority has begun, which may be another one than was meant.
 pub(crate) fn warn_of_new(dir: &Path) {
     tracing::warn!(
-        "began a NEW authority in {0}, because there was none. If you meant one that was there before, its locks and fences \
-         do not know this one: stop this server now, and start it with --data and the directory of the other. With \
-         --existing a server never begins one",
+        "began a NEW authority in {0}, because there was none. If you expected an older one, stop this server now, because \
+         the fences refuse the tokens of this one, and start it with --data and the right directory. With --existing a \
+         server never begins an authority",
         absolute(dir).display()
     );
 }

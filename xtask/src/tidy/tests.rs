@@ -214,6 +214,12 @@ fn sleeping_test() {
     finds("sleeping-test", &[("src/a.rs", mixed)], &["src/a.rs:3"]);
     let fine = "thread::sleep(a); // real time: the kernel kills the child\nclock.sleep(a);\nlet a = \"sleep(b)\";\nfn sleep(a: u8) {}\nasleep(a);\n";
     finds("sleeping-test", &[("tests/a.rs", fine)], &[]);
+    let wrapped = "def pause(ms):\n    time.sleep(ms) # real time: as long as asked\npause(50)\n";
+    finds(
+        "sleeping-test",
+        &[("tests/a.py", wrapped)],
+        &["tests/a.py:3"],
+    );
 }
 
 #[test]

@@ -233,7 +233,7 @@ func (k *Keys) read(content []byte) (Sequencer, error) {
 	}
 	if issuer != k.issuer {
 		return Sequencer{}, &BadSequencer{"wrong_authority", fmt.Sprintf(
-			"the sequencer is of the authority %.64s, and the keys here are of %s", issuer, k.issuer)}
+			"authority %.64s issued the sequencer, and the keys here belong to %s", issuer, k.issuer)}
 	}
 	slots, ok := rising(claims["slots"])
 	if !ok || (len(slots) == 0) == (mode == Permits) {
@@ -260,7 +260,7 @@ func decoded(part string) ([]byte, bool) {
 	return content, err == nil && !strings.ContainsAny(part, "\r\n")
 }
 
-var errTwice = errors.New("a member stands twice")
+var errTwice = errors.New("a member occurs twice")
 
 // object reads a JSON object in UTF-8, in which no member stands twice: two readers could take different ones. Names are
 // compared as they are, which encoding/json does not do for a struct.

@@ -44,6 +44,7 @@ type command struct {
 	Prefix     string `json:"prefix"`
 	Token      uint64 `json:"token"`
 	Reason     string `json:"reason"`
+	Text       string `json:"text"`
 }
 
 type answer map[string]any
@@ -64,7 +65,7 @@ func main() {
 		leases:  map[string]*palisade.Lease{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	can := []string{"addresses", "cancel", "delays", "list", "permits", "sets", "shared", "tls", "update", "watch"}
+	can := []string{"addresses", "cancel", "delays", "handover", "list", "permits", "sets", "shared", "tls", "update", "watch"}
 	d.say(answer{"event": "hello", "client": "go", "wire": "http", "can": can})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -125,6 +126,12 @@ func (d *driver) carryOut(ctx context.Context, c command) (answer, error) {
 		return d.taken(c, lease, err)
 	case "upgrade":
 		lease, err := d.lease(c).Upgrade(ctx, milliseconds(c.Wait))
+		return d.taken(c, lease, err)
+	case "export":
+		text, err := d.lease(c).Export()
+		return answer{"text": text}, err
+	case "adopt":
+		lease, err := d.client.Adopt(ctx, c.Text)
 		return d.taken(c, lease, err)
 	case "check":
 		before := nowMS()

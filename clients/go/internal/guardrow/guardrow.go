@@ -57,7 +57,14 @@ func LeaseLeft(claims []Claim) (left int64, known bool) {
 
 // Transact claims and works in one transaction, and commits unless one of them fails or panics.
 func Transact(ctx context.Context, db *sql.DB, claim, work func(*sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+	return TransactWith(ctx, db, nil, claim, work)
+}
+
+// TransactWith is as Transact, with options.
+func TransactWith(
+	ctx context.Context, db *sql.DB, options *sql.TxOptions, claim, work func(*sql.Tx) error,
+) error {
+	tx, err := db.BeginTx(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -129,7 +136,7 @@ func OrNull(there bool, value any) any {
 // CheckResult refuses a result that is too long to be recorded.
 func CheckResult(result []byte) error {
 	if len(result) > MaxResultBytes {
-		return fmt.Errorf("palisade: the result has %d bytes; 0 ..= %d are allowed", len(result), MaxResultBytes)
+		return fmt.Errorf("palisade: the result has %d bytes; 0 to %d are allowed", len(result), MaxResultBytes)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"palisade.example/palisade"
+	"palisade.example/palisade/attempts"
 	"palisade.example/palisade/fence/postgres"
 )
 
@@ -16,4 +17,15 @@ func order(ctx context.Context, client *palisade.Client, db *sql.DB) error {
 			return err
 		})
 	}, palisade.TTL(10*time.Second), palisade.Wait(5*time.Second))
+}
+
+func work(ctx context.Context, jobs *attempts.Attempts, db *sql.DB) error {
+	attempt, err := jobs.Take(ctx, db, "worker-1") // jobs is attempts.New(attempts.Options{Table: "jobs"})
+	if err != nil || attempt == nil {              // nil: no job is ready
+		return err
+	}
+	return jobs.Transact(ctx, db, attempt, func(tx *sql.Tx) error { // all effects: they and `done` commit together
+		_, err := tx.ExecContext(ctx, "UPDATE accounts SET total = total + 1")
+		return err
+	})
 }

@@ -35,7 +35,7 @@ func blocks(t *testing.T, language string) []string {
 // Each Go block of the README stands in a file of examples, which are run.
 func TestTheExamplesOfTheReadmeAreThoseThatRun(t *testing.T) {
 	var examples string
-	for _, file := range []string{"example_test.go", "fence/httpfence/example_test.go", "internal/sqltest/example_test.go"} {
+	for _, file := range []string{"example_test.go", "fence/httpfence/example_test.go", "palisadetest/server_test.go", "internal/sqltest/example_test.go"} {
 		text, err := os.ReadFile(filepath.Join(testserver.Root(), "clients/go", file))
 		if err != nil {
 			t.Fatal(err)

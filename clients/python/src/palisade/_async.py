@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, Optional, Sequence, TypeVar, Union
+from typing import Any, AsyncIterator, Callable, Literal, Optional, Sequence, TypeVar, Union
 
 import httpx
 
@@ -15,17 +16,19 @@ from . import _protocol as protocol
 from ._bearer import Bearer
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
-from ._model import Duration, Event, LockInfo, Status, lock_info, status
+from ._hold import Hold
+from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
+from ._process import OfOneProcess
 from ._requests import Requests
 from ._sse import Position
-from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, watch_timeout
+from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, running_loop, watch_timeout
 from .errors import LockHeld, PalisadeError
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
 
 
-class AsyncClient:
+class AsyncClient(OfOneProcess):
     """Asks a Palisade server for locks. The arguments are those of `palisade.Client`. It may be used on one event loop
     after the other, with connections of its own on each; a grant is renewed on the loop that acquired it."""
 
@@ -76,34 +79,35 @@ class AsyncClient:
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
-        return lock_info(await self._ask("GET", protocol.lock_path(name), lock=name))
+        return await self._ask("GET", protocol.lock_path(name), None, lock_info, name)
 
     async def list(self, prefix: str = "") -> AsyncIterator[LockInfo]:
         """The locks that are held and whose names start with `prefix`, page by page."""
         cursor: Optional[str] = None
         while True:
-            page = await self._ask("GET", self._requests.page(prefix, cursor))
-            for lock in page["locks"]:
-                yield lock_info(lock)
-            cursor = page.get("next_cursor")
+            locks, cursor = await self._ask("GET", self._requests.page(prefix, cursor), None, page)
+            for lock in locks:
+                yield lock
             if cursor is None:
                 return
 
     async def break_lock(self, name: str, token: int, reason: str = "") -> None:
         """Takes a lock from its holder. `token` is that of the current grant: proof that the operator has looked."""
-        await self._ask("POST", protocol.lock_path(name, "break"), {"fencing_token": token, "reason": reason})
+        body = self._requests.breaks(token, reason)
+        await self._ask("POST", protocol.lock_path(name, "break"), body, dict, name)
 
     async def resize(self, name: str, permits: int) -> None:
         """Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes
         effect as they come free."""
-        await self._ask("POST", protocol.lock_path(name, "permits"), {"of": permits})
+        body = self._requests.resizes(permits)
+        await self._ask("POST", protocol.lock_path(name, "permits"), body, dict, name)
 
     async def status(self) -> Status:
-        return status(await self._ask("GET", "/v1/status"))
+        return await self._ask("GET", "/v1/status", None, status)
 
     async def watch(self, prefix: str = "", after: Optional[int] = None) -> AsyncIterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections."""
-        position = Position(prefix, after)
+        position = self._requests.watched(prefix, after)
         while True:
             url = self._requests.endpoints.current()
             try:
@@ -158,11 +162,18 @@ class AsyncClient:
         await self.aclose()
 
     async def _ask(
-        self, method: str, path: str, body: Optional[dict[str, Any]] = None, lock: Optional[str] = None
-    ) -> dict[str, Any]:
-        return await self._run(protocol.asked(method, path, body, self._requests.patience_ns, lock))
+        self,
+        method: str,
+        path: str,
+        body: Optional[dict[str, Any]],
+        read: Callable[[dict[str, Any]], Result],
+        lock: Optional[str] = None,
+    ) -> Result:
+        until = now_ns() + self._requests.patience_ns
+        return await self._run(protocol.asked(method, path, body, until, read, lock))
 
     async def _run(self, steps: protocol.Steps[Result]) -> Result:
+        running_loop()
         outcome: protocol.Outcome = None
         try:
             while True:
@@ -177,6 +188,7 @@ class AsyncClient:
             return result
 
     async def _acquire(self, wish: protocol.Wish) -> AsyncGrant:
+        running_loop()
         try:
             granted = await self._run(protocol.acquire(wish))
         except BaseException:
@@ -197,7 +209,7 @@ class AsyncClient:
         task.add_done_callback(self._cleanups.discard)
 
 
-class AsyncLock:
+class AsyncLock(OfOneProcess):
     """A request for a lock; every `async with` and every `acquire` asks anew."""
 
     def __init__(self, client: AsyncClient, wish: Callable[[], protocol.Wish]) -> None:
@@ -229,6 +241,24 @@ class AsyncLock:
         await self._entered.pop().__aexit__(kind, error, trace)
 
 
+class _Lost(asyncio.Event):
+    """A waiter looks at the deadline itself: the loop that renewed the grant may be over."""
+
+    def __init__(self, hold: Callable[[], Hold]) -> None:
+        super().__init__()
+        self._hold = hold
+
+    async def wait(self) -> Literal[True]:
+        while not self.is_set():
+            hold = self._hold()
+            # Asking announces a loss. Nothing follows a release.
+            left = min(hold.remaining_ns(), SECOND) / SECOND if hold.holds() else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await super().wait()
+        return True
+
+
 class AsyncGrant(BaseGrant):
     """A lock that is held, and renewed by a task, until it is released or lost. See `palisade.Grant`.
 
@@ -237,7 +267,7 @@ class AsyncGrant(BaseGrant):
     def __init__(self, client: AsyncClient, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
         #: Set when the lease is lost. Not set by a release.
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = _Lost(lambda: self._hold)
         self._tasks: list[asyncio.Task[None]] = []
         super().__init__(client, wish, granted)
         self._check_in_time()

@@ -17,7 +17,7 @@ class Bearer:
 
     def __init__(self, token: Any, file: Union[str, os.PathLike[str], None]) -> None:
         if token is not None and file is not None:
-            raise Invalid("invalid", "token and token_file are both given: one is needed")
+            raise Invalid("invalid", "token and token_file are both given: give one of them")
         self._file = file
         if file is not None:
             self._token = _checked(str(file), _read(file))
@@ -47,10 +47,13 @@ class Bearer:
 
 
 def _read(file: Union[str, os.PathLike[str]]) -> str:
+    if not isinstance(file, (str, os.PathLike)):
+        # `open` takes a number for an open file, and closes that.
+        raise Invalid("invalid", f"token_file is {file!r}: the path of a file is needed")
     try:
         with open(file, encoding="utf-8") as text:
             return text.read()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise Invalid("invalid", f"token_file cannot be read: {error}") from None
 
 

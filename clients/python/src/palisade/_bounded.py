@@ -1,9 +1,12 @@
 """Connections whose every step ends with the attempt. httpx bounds each read, write and connect by itself, so a peer
-that sends a byte now and then, or a name with several silent addresses, could hold an attempt for ever."""
+that sends a byte now and then, or a name with several silent addresses, could hold an attempt for ever. The look-up of
+a name it does not bound."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import ipaddress
 import socket
 import ssl
 import threading
@@ -13,6 +16,7 @@ import httpcore
 import httpx
 
 from ._clock import SECOND, now_ns
+from ._process import Guard, this_process
 
 
 class _Until(threading.local):
@@ -71,7 +75,7 @@ class _Stream(httpcore.NetworkStream):
 class _Backend(httpcore.SyncBackend):
     def connect_tcp(self, host: str, port: int, timeout: Optional[float] = None, *rest: Any, **more: Any) -> _Stream:
         """Each address of a name has a share of the time."""
-        addresses = _addresses(host, port)
+        addresses = _addresses(host, port, _left(timeout, httpcore.ConnectTimeout))
         for at, address in enumerate(addresses):
             share = _left(timeout, httpcore.ConnectTimeout)
             share = None if share is None else share / (len(addresses) - at)
@@ -83,14 +87,57 @@ class _Backend(httpcore.SyncBackend):
         raise httpcore.ConnectError(f"{host} has no address")
 
 
-def _addresses(host: str, port: int) -> list[str]:
+_Name = tuple[tuple[int, int], str, int]
+
+
+class _Lookups:
+    """Looks names up, each once at a time: `getaddrinfo` has no time-out, and cannot be ended. Where name servers are
+    silent, it lasts for half a minute."""
+
+    def __init__(self) -> None:
+        self._guard = Guard()
+        # Those of the process that this one was forked from have no thread here.
+        self._running: dict[_Name, concurrent.futures.Future[list[Any]]] = {}
+
+    def look_up(self, host: str, port: int, seconds: Optional[float]) -> list[Any]:
+        """Gives up after this time; the next caller waits for the same look-up."""
+        key = this_process(), host, port
+        with self._guard:
+            running = self._running.get(key)
+            if running is None:
+                running = self._running[key] = concurrent.futures.Future()
+                thread = threading.Thread(target=self._run, args=(key, running), name=f"palisade: {host}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # there are none while the interpreter ends
+                    self._run(key, running)
+        concurrent.futures.wait([running], seconds)
+        if not running.done():
+            raise httpcore.ConnectTimeout(f"the name {host!r} was not looked up in time")
+        return running.result()
+
+    def _run(self, key: _Name, running: concurrent.futures.Future[list[Any]]) -> None:
+        _, host, port = key
+        try:
+            running.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:
+            running.set_exception(error)
+        finally:
+            self._running.pop(key, None)
+
+
+_LOOKUPS = _Lookups()
+
+
+def _addresses(host: str, port: int, seconds: Optional[float]) -> list[str]:
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(host))]
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+        found = _LOOKUPS.look_up(host, port, seconds)
+    # An error of encoding: the name has a part that is empty or too long.
+    except (OSError, UnicodeError) as error:
         raise httpcore.ConnectError(str(error)) from error
-    names = list(dict.fromkeys(str(one[4][0]) for one in found))
-    # One address may have a zone, which only the name has.
-    return names if len(names) > 1 else [host]
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
 class Transport(httpx.HTTPTransport):

@@ -18,8 +18,8 @@ from ._bearer import Bearer
 from ._bounded import bounded
 from ._clock import SECOND, now_ns
 from ._grant import BaseGrant
-from ._model import Duration, Event, LockInfo, Status, lock_info, status
-from ._process import Guard
+from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
+from ._process import Guard, OfOneProcess
 from ._requests import Requests
 from ._sse import Position
 from ._transport import NONCE, SyncTransport, foreign, is_open, new_nonce, watch_timeout
@@ -36,7 +36,7 @@ def _sleep(until_ns: int, wait: Callable[[float], object] = time.sleep) -> None:
             return
 
 
-class Client:
+class Client(OfOneProcess):
     """Asks a Palisade server for locks. It may be shared by threads.
 
     `url`: one address, or several (a list, or a text with commas); by default `PALISADE_URL`, else
@@ -104,35 +104,36 @@ class Client:
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
-        return lock_info(self._ask("GET", protocol.lock_path(name), lock=name))
+        return self._ask("GET", protocol.lock_path(name), None, lock_info, name)
 
     def list(self, prefix: str = "") -> Iterator[LockInfo]:
         """The locks that are held and whose names start with `prefix`, page by page."""
         cursor: Optional[str] = None
         while True:
-            page = self._ask("GET", self._requests.page(prefix, cursor))
-            yield from (lock_info(lock) for lock in page["locks"])
-            cursor = page.get("next_cursor")
+            locks, cursor = self._ask("GET", self._requests.page(prefix, cursor), None, page)
+            yield from locks
             if cursor is None:
                 return
 
     def break_lock(self, name: str, token: int, reason: str = "") -> None:
         """Takes a lock from its holder. `token` is that of the current grant, or a reader's grant id: proof that the
         operator has looked."""
-        self._ask("POST", protocol.lock_path(name, "break"), {"fencing_token": token, "reason": reason})
+        body = self._requests.breaks(token, reason)
+        self._ask("POST", protocol.lock_path(name, "break"), body, dict, name)
 
     def resize(self, name: str, permits: int) -> None:
         """Gives a semaphore that is in use another number of permits. Holders keep their slots; a lower number takes
         effect as they come free."""
-        self._ask("POST", protocol.lock_path(name, "permits"), {"of": permits})
+        body = self._requests.resizes(permits)
+        self._ask("POST", protocol.lock_path(name, "permits"), body, dict, name)
 
     def status(self) -> Status:
-        return status(self._ask("GET", "/v1/status"))
+        return self._ask("GET", "/v1/status", None, status)
 
     def watch(self, prefix: str = "", after: Optional[int] = None) -> Iterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections. An event is
         news, not proof: a holder learns of a loss from its own deadline."""
-        position = Position(prefix, after)
+        position = self._requests.watched(prefix, after)
         while True:
             url = self._requests.endpoints.current()
             try:
@@ -186,9 +187,15 @@ class Client:
         self.close()
 
     def _ask(
-        self, method: str, path: str, body: Optional[dict[str, Any]] = None, lock: Optional[str] = None
-    ) -> dict[str, Any]:
-        return self._run(protocol.asked(method, path, body, self._requests.patience_ns, lock))
+        self,
+        method: str,
+        path: str,
+        body: Optional[dict[str, Any]],
+        read: Callable[[dict[str, Any]], Result],
+        lock: Optional[str] = None,
+    ) -> Result:
+        until = now_ns() + self._requests.patience_ns
+        return self._run(protocol.asked(method, path, body, until, read, lock))
 
     def _run(self, steps: protocol.Steps[Result], pause: Callable[[int], object] = _sleep) -> Result:
         outcome: protocol.Outcome = None
@@ -230,7 +237,7 @@ class Client:
             self._cleanups.add(thread)
 
 
-class Lock:
+class Lock(OfOneProcess):
     """A request for a lock; every `with` and every `acquire` asks anew."""
 
     def __init__(self, client: Client, wish: Callable[[], protocol.Wish]) -> None:

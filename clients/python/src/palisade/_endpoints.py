@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import urllib.parse
-from typing import Optional, Sequence, Union
+from typing import Iterable, Optional, Sequence, Union
+
+import httpx
 
 from ._process import Guard
 from ._protocol import Reply, code_of, fault_of, problem
@@ -24,6 +26,11 @@ class Endpoints:
             urls = _of_environment()
         if isinstance(urls, str):
             urls = urls.split(",")
+        urls = list(urls) if isinstance(urls, Iterable) else [urls]
+        for each in urls:
+            if not isinstance(each, str):
+                # The value of another kind may have a password.
+                raise Invalid("invalid", f"url is a {type(each).__name__}: a text such as {DEFAULT_URL} is needed")
         self.urls = [_checked(url) for url in urls]
         if not self.urls:
             raise Invalid("invalid", f"the address of a server is needed, such as {DEFAULT_URL}")
@@ -116,7 +123,8 @@ def _checked(given: str) -> str:
     try:
         parts = urllib.parse.urlsplit(url)
         is_plain = not (parts.path or parts.query or parts.fragment) and parts.port != 0
-    except ValueError:
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):
         raise Invalid("invalid", "an address cannot be read: http://HOST:PORT is needed") from None
     if parts.username or parts.password:
         raise Invalid("invalid", "an address with a password is not supported: give the bearer token as `token`")

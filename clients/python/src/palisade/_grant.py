@@ -10,6 +10,7 @@ from . import _protocol as protocol
 from ._clock import MILLISECOND, SECOND, now_ns
 from ._hold import Hold
 from ._model import Duration, slot_key
+from ._process import OfOneProcess
 from ._requests import Requests
 from .errors import Invalid, LeaseLost
 from .fences.rule import Pass
@@ -38,7 +39,7 @@ class Part(Pass):
         return self.left()
 
 
-class BaseGrant:
+class BaseGrant(OfOneProcess):
     """The state of a grant."""
 
     def __init__(self, keeper: Keeper, wish: protocol.Wish, granted: protocol.Granted) -> None:
@@ -136,7 +137,7 @@ class BaseGrant:
 
     def _signing(self, name: Optional[str]) -> protocol.Steps[str]:
         if name is None and len(self.locks) > 1:
-            raise Invalid("invalid", f"the lock is to be named: one of {', '.join(map(repr, self.locks))}")
+            raise Invalid("invalid", f"name the lock: one of {', '.join(map(repr, self.locks))}")
         lock = self.locks[0] if name is None else name
         self.part(lock)
         until = now_ns() + self._keeper._requests.patience_ns
@@ -169,7 +170,7 @@ class BaseGrant:
         self.check()
         if not self.update:
             raise Invalid(
-                "invalid", f"only a reader in mode update is upgraded: client.lock({self.lock!r}, update=True)"
+                "invalid", f"only a reader in mode update can be upgraded: client.lock({self.lock!r}, update=True)"
             )
         wait_ms = self._keeper._requests.wait_ms(wait)
         if not self._hold.begin_upgrade():

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Callable, Optional
 
 from ._clock import now_ns
-from ._process import Guard
+from ._process import Guard, this_process
 
 # Either clock may run 1 % wrong: (1 - e) / (1 + e), as a fraction so that nothing is rounded up.
 _SURE = (99, 101)
@@ -27,7 +26,7 @@ class Hold:
         self._announce = announce
         self._guard = Guard()
         self._upgrading = False
-        self._process = os.getpid()
+        self._process = this_process()
 
     @property
     def deadline(self) -> int:
@@ -36,7 +35,7 @@ class Hold:
     @property
     def is_here(self) -> bool:
         """Whether this process acquired it. A child that was forked from it holds nothing, and changes nothing."""
-        return os.getpid() == self._process
+        return this_process() == self._process
 
     @property
     def over(self) -> Optional[str]:

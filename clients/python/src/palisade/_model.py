@@ -98,7 +98,7 @@ def milliseconds(duration: Duration, what: str, low: int, high: int) -> int:
     else:
         raise ValueError(f"{what} is {duration!r}: a number of seconds, a timedelta or a text is needed")
     if not low <= exact <= high:
-        raise ValueError(f"{what} is {duration!r}: {low} ms ..= {high} ms are allowed")
+        raise ValueError(f"{what} is {duration!r}: {low} ms to {high} ms are allowed")
     return -int(-exact // 1)
 
 
@@ -142,11 +142,22 @@ def holder(value: Any) -> Optional[Holder]:
 def lock_info(value: Any) -> LockInfo:
     if not isinstance(value, dict):
         raise Malformed(f"a lock is {value!r}")
-    readers = tuple(reader for reader in map(holder, value.get("readers", [])) if reader is not None)
+    found = value.get("readers", [])
+    if not isinstance(found, list):
+        raise Malformed(f"readers is {found!r}")
+    readers = tuple(reader for reader in map(holder, found) if reader is not None)
     count = integer(value, "reader_count") if "reader_count" in value else 0
     permits = integer(value, "permits") if "permits" in value else None
     first, waiters = holder(value.get("holder")), integer(value, "waiters")
     return LockInfo(text(value, "resource_id"), first, waiters, count, readers, permits)
+
+
+def page(value: dict[str, Any]) -> tuple[list[LockInfo], Optional[str]]:
+    """A part of a listing, and the cursor of the next one."""
+    locks, cursor = value.get("locks"), value.get("next_cursor")
+    if not isinstance(locks, list) or not isinstance(cursor, (str, type(None))):
+        raise Malformed(f"locks is {type(locks).__name__}, next_cursor is {cursor!r}")
+    return [lock_info(lock) for lock in locks], cursor
 
 
 def status(value: dict[str, Any]) -> Status:

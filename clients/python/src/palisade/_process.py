@@ -1,23 +1,51 @@
 """State that belongs to one process. After a fork (gunicorn --preload, Celery, multiprocessing) the child has a copy of
 the parent's memory: its connections, its grants, and its locks as another thread had them at that moment.
 
-The process id is compared at each use. A hook of `os.register_at_fork` would not do: uWSGI forks without calling it."""
+The process is compared at each use: by its id, because uWSGI forks without calling the hooks of `os.register_at_fork`;
+and by how often the hook was called, because a child in another PID namespace may have its parent's id."""
 
 from __future__ import annotations
 
 import os
 import threading
+from typing import NoReturn, SupportsIndex
+
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def this_process() -> tuple[int, int]:
+    """Differs between a process and those that were forked from it."""
+    return os.getpid(), _forks
+
+
+class OfOneProcess:
+    """Neither copied nor sent to another process. By default the error is about a lock of threads somewhere inside."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} is neither copied nor sent to another process: make a client there, and send "
+            "names of locks, or tokens of grants"
+        )
 
 
 class Guard:
     """A lock for each process: in a child it is free, even if a thread had it in the parent."""
 
     def __init__(self) -> None:
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks: dict[tuple[int, int], threading.Lock] = {}
 
     def __enter__(self) -> None:
         # `setdefault` is one step, also among threads.
-        self._locks.setdefault(os.getpid(), threading.Lock()).acquire()
+        self._locks.setdefault(this_process(), threading.Lock()).acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._locks[os.getpid()].release()
+        self._locks[this_process()].release()

@@ -60,11 +60,11 @@ class Reply:
 
 
 class Fault(Exception):
-    """No answer. `unknown`: the request may have happened."""
+    """No answer. `unknown`: the request may have happened. `heard`: something answered, and says more than silence."""
 
-    def __init__(self, why: str, unknown: bool) -> None:
+    def __init__(self, why: str, unknown: bool, heard: bool = False) -> None:
         super().__init__(why)
-        self.unknown = unknown
+        self.unknown, self.heard = unknown, heard
 
 
 Outcome = Union[Reply, Fault, None]
@@ -91,7 +91,7 @@ def lock_path(name: str, verb: str = "") -> str:
         or name in (".", "..")
     ):
         raise Invalid(
-            "invalid", f"{name!r} is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or .."
+            "invalid", f"{name!r} is not the name of a lock: 1 to 255 printable ASCII characters, not . or .."
         )
     return f"/v1/locks/{urllib.parse.quote(name, safe='')}" + (f"/{verb}" if verb else "")
 
@@ -107,11 +107,17 @@ def read_reply(status: int, body: bytes) -> Reply:
     """Reads an answer. If it is not a JSON object with a status that the server sends, the outcome is unknown."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or not (status in (200, 202) or 400 <= status < 600):
-        raise Fault(f"the answer (status {status}) is not one of a Palisade server", unknown=True)
-    return Reply(status, value)
+        raise Fault(f"the answer (status {status}) is not one of a Palisade server", unknown=True, heard=True)
+    reply = Reply(status, value)
+    if status >= 400:
+        try:
+            error_of(reply)
+        except Malformed as malformed:
+            raise Fault(f"a broken answer: {malformed}", unknown=True, heard=True) from None
+    return reply
 
 
 def problem(reply: Reply) -> dict[str, Any]:
@@ -136,17 +142,17 @@ def fault_of(outcome: Outcome) -> Optional[Fault]:
         return Fault(message, unknown=False)
     known_ends = ("tokens_exhausted", "storage_full")
     if code in ("unknown_outcome", "internal") or (outcome.status >= 500 and code not in known_ends):
-        return Fault(message, unknown=True)
+        return Fault(message, unknown=True, heard=True)
     return None
 
 
 def error_of(reply: Reply) -> PalisadeError:
-    """The error for an answer that is not to be repeated."""
+    """The error for an answer that is not to be repeated. Raises `Malformed`, not for what `read_reply` returns."""
     told, code = problem(reply), code_of(reply)
     message = str(told.get("message", code))
     if code in ("held", "delayed"):
-        after = told.get("retry_after_ms")
-        return LockHeld(code, message, holder(reply.value.get("holder")), None if after is None else after / 1_000)
+        after = integer(told, "retry_after_ms") / 1_000 if "retry_after_ms" in told else None
+        return LockHeld(code, message, holder(reply.value.get("holder")), after)
     if code in ("queue_full", "too_many_locks", "over_quota", "abandoned") or code in GONE:
         return NotAcquired(code, message)
     if code == "tokens_exhausted":
@@ -163,12 +169,13 @@ class Backoff:
 
     def after(self, fault: Fault) -> Pause:
         """The pause after a failed attempt; raises the worst fault so far if no time is left."""
-        if self._worst is None or not self._worst.unknown:
-            self._worst = fault
+        worst = self._worst
+        if worst is None or not worst.unknown or (fault.unknown and fault.heard and not worst.heard):
+            worst = self._worst = fault
         end = now_ns() + self._next
         if end + LEAST_TIME >= self._until:
-            kind, code = (UnknownOutcome, "unknown_outcome") if self._worst.unknown else (Unavailable, "unavailable")
-            raise kind(code, str(self._worst))
+            kind, code = (UnknownOutcome, "unknown_outcome") if worst.unknown else (Unavailable, "unavailable")
+            raise kind(code, str(worst))
         self._next = min(2 * self._next, _LONGEST_PAUSE)
         return Pause(end)
 
@@ -200,18 +207,26 @@ def repeated(
 
 
 def asked(
-    method: str, path: str, body: Optional[dict[str, Any]], patience_ns: int, lock: Optional[str] = None
-) -> Steps[dict[str, Any]]:
-    """A request whose only good answer is 200. `lock`: the one that the answer is about."""
+    method: str,
+    path: str,
+    body: Optional[dict[str, Any]],
+    until_ns: int,
+    read: Callable[[dict[str, Any]], Result],
+    lock: Optional[str] = None,
+) -> Steps[Result]:
+    """A request whose only good answer is 200, and its answer as `read` reads it, which raises `Malformed`. `lock`: the
+    one that the answer is about."""
 
     def check(reply: Reply) -> None:
-        if lock is not None and reply.status == 200:
-            same(reply.value, "resource_id", lock)
+        if reply.status == 200:
+            if lock is not None:
+                same(reply.value, "resource_id", lock)
+            read(reply.value)
 
-    reply = yield from repeated(method, path, body, now_ns() + patience_ns, check)
+    reply = yield from repeated(method, path, body, until_ns, check)
     if reply.status != 200:
         raise error_of(reply)
-    return reply.value
+    return read(reply.value)
 
 
 @dataclass
@@ -565,17 +580,21 @@ def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], deadline_of: 
 def sequencer(grant: GrantRef, hold: Hold, lock: str, until_ns: int) -> Steps[str]:
     """The signed form of the token. The server renews the lease for it, but its answer has no new deadline, so the old
     one stays."""
-    reply = yield from repeated("POST", lock_path(lock, "sequencer"), grant.body(), until_ns)
+
+    def check(reply: Reply) -> None:
+        if reply.status == 200:
+            same(reply.value, "resource_id", lock)
+            same(reply.value, "fencing_token", grant.token)
+            text(reply.value, "sequencer")
+
+    reply = yield from repeated("POST", lock_path(lock, "sequencer"), grant.body(), until_ns, check)
     if code_of(reply) in GONE and lock in grant.held:  # else it was released here meanwhile
         grant.over = lock
         hold.end(code_of(reply))
         raise lost(hold, grant)
     if reply.status != 200:
         raise error_of(reply)
-    try:
-        return text(reply.value, "sequencer")
-    except Malformed as malformed:
-        raise UnknownOutcome("unknown_outcome", f"a broken answer: {malformed}") from None
+    return text(reply.value, "sequencer")
 
 
 def lost(hold: Hold, grant: GrantRef) -> LeaseLost:

@@ -59,7 +59,7 @@ class Requests:
         for name in names:
             lock_path(name)
         if not 1 <= len(names) <= _MAX_LOCKS:
-            raise Invalid("invalid", f"{len(names)} locks are named; 1 ..= {_MAX_LOCKS} are allowed")
+            raise Invalid("invalid", f"{len(names)} locks are named; 1 to {_MAX_LOCKS} are allowed")
         locks = tuple(sorted(names))
         for one, following in pairwise(locks):
             if one == following:
@@ -75,11 +75,11 @@ class Requests:
         if permits is not None and not (isinstance(permits, (tuple, list)) and len(permits) == 2):
             raise Invalid("invalid", f"permits is {permits!r}: two numbers are needed, such as (2, 5) for two of five")
         if metadata is not None and len(metadata.encode()) > _MAX_METADATA:
-            raise Invalid("invalid", f"metadata has {len(metadata.encode())} bytes; 0 ..= {_MAX_METADATA} are allowed")
+            raise Invalid("invalid", f"metadata has {len(metadata.encode())} bytes; 0 to {_MAX_METADATA} are allowed")
         if (shared or update) and permits is not None:
-            raise Invalid("invalid", "a lock is shared by readers, or has permits: not both")
+            raise Invalid("invalid", "ask for a shared lock or for permits, not both")
         if shared and update:
-            raise Invalid("invalid", "a reader asks with shared, or with update: not both")
+            raise Invalid("invalid", "ask for shared or for update, not both")
         mode: Mode = "update" if update else "shared" if shared else "exclusive"
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
         return Wish(locks, client, ttl_ms, self.wait_ms(wait), metadata, self.patience_ns, mode, permits, *delays)
@@ -91,10 +91,26 @@ class Requests:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)
 
     def page(self, prefix: str, cursor: Optional[str]) -> str:
+        _check(prefix, str, "prefix", "a text")
         parameters = {"prefix": prefix, "limit": "1000"}
         if cursor is not None:
             parameters["cursor"] = cursor
         return "/v1/locks?" + urllib.parse.urlencode(parameters, quote_via=urllib.parse.quote)
+
+    def watched(self, prefix: str, after: Optional[int]) -> Position:
+        _check(prefix, str, "prefix", "a text")
+        if after is not None:
+            _check(after, int, "after", "the revision of an event")
+        return Position(prefix, after)
+
+    def breaks(self, token: int, reason: str) -> dict[str, Any]:
+        _check(token, int, "token", "the holder's token, as `show` has it,")
+        _check(reason, str, "reason", "a text")
+        return {"fencing_token": token, "reason": reason}
+
+    def resizes(self, permits: int) -> dict[str, Any]:
+        _check(permits, int, "permits", "a number")
+        return {"of": permits}
 
     def watch_refused(self, url: str, status: int, body: bytes, position: Position) -> bool:
         """A watch was not opened: raises unless connecting again may help. True: on a new connection, at once."""
@@ -115,6 +131,12 @@ class Requests:
             raise error_of(reply)
         position.lost()
         return False
+
+
+def _check(value: object, kind: type, what: str, wanted: str) -> None:
+    # A `bool` is an `int`.
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise Invalid("invalid", f"{what} is {value!r}: {wanted} is needed")
 
 
 def _milliseconds(duration: Duration, what: str, low: int, high: int) -> int:

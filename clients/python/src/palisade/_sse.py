@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Iterator, Optional
 
 from ._model import Event, Malformed, integer, text, token
@@ -50,18 +51,20 @@ class Position:
             return None
         kind, revision, data = self._kind, self._id, self._data
         self._kind, self._id, self._data = "", "", ""
-        if revision.isdigit():
+        if re.fullmatch("[0-9]{1,19}", revision):
             self.after = int(revision)
         return self._event(kind, data) if data else None
 
     def _event(self, kind: str, data: str) -> Optional[Event]:
         try:
             value = json.loads(data)
+            if not isinstance(value, dict):
+                return None
             if kind == "missed":
                 return Event(kind, self.after, missed=integer(value, "missed"))
             if kind not in _KINDS:
                 return None
             about = text(value, "resource_id"), text(value, "client_id"), token(value)
             return Event(kind, self.after, *about, reason=value.get("reason"), grant_id=value.get("grant_id"))
-        except (ValueError, Malformed):
+        except (ValueError, RecursionError, Malformed):
             return None

@@ -4,7 +4,6 @@ through which nothing comes back looks alive."""
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import ssl
 import weakref
@@ -17,7 +16,7 @@ from ._bounded import Transport, bounded
 from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
 from ._model import Malformed
-from ._process import Guard
+from ._process import Guard, this_process
 from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, attempt_ns, code_of, read_reply
 from ._tls import Certificates
 from .errors import Invalid
@@ -87,12 +86,12 @@ class _SyncPool(_Pool):
         transport = Transport(settings.options["verify"], settings.options["limits"])
         self.client = httpx.Client(transport=transport, **settings.options)
         # For a program that does not close its client.
-        weakref.finalize(self, _close_here, self.client, os.getpid())
+        weakref.finalize(self, _close_here, self.client, this_process())
 
 
-def _close_here(client: httpx.Client, process: int) -> None:
+def _close_here(client: httpx.Client, process: tuple[int, int]) -> None:
     """A child of the process leaves its parent's connections alone, and locks that another thread may have had."""
-    if os.getpid() == process:
+    if this_process() == process:
         client.close()
 
 
@@ -156,12 +155,12 @@ def _believed(url: str, send: Send, nonce: str, answer: httpx.Response) -> Reply
     """The answer, if it is that of this request. Raises `Fault`."""
     why = foreign(nonce, answer)
     if why is not None:
-        raise Fault(f"{url}: {why}", unknown=True)
+        raise Fault(f"{url}: {why}", unknown=True, heard=True)
     reply = read_reply(answer.status_code, answer.content)
     try:
         send.check(reply)
     except Malformed as malformed:
-        raise Fault(f"{url}: a broken answer: {malformed}", unknown=True) from None
+        raise Fault(f"{url}: a broken answer: {malformed}", unknown=True, heard=True) from None
     return reply
 
 
@@ -186,7 +185,7 @@ class _Transport:
 class SyncTransport(_Transport):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._pools = {os.getpid(): _SyncPool(settings)}
+        self._pools = {this_process(): _SyncPool(settings)}
         self._closed = False
 
     @property
@@ -194,7 +193,7 @@ class SyncTransport(_Transport):
         """The connections of this process: never those of the one that it was forked from."""
         if self._closed:
             raise Invalid("invalid", "the client is closed")
-        process = os.getpid()
+        process = this_process()
         return self._pools.get(process) or self._pools.setdefault(process, _SyncPool(self.settings))
 
     def send(self, send: Send) -> Outcome:
@@ -227,6 +226,11 @@ class SyncTransport(_Transport):
         except (httpx.HTTPError, OSError) as error:
             self._replace(url, pool)
             return self.settings.fault(url, error)
+        except RuntimeError as error:
+            # httpx's word for a client that was closed meanwhile.
+            if not self._closed:
+                raise
+            raise Invalid("invalid", "the client is closed") from error
         finally:
             if pool.leave():
                 pool.client.close()
@@ -246,7 +250,7 @@ class SyncTransport(_Transport):
                 pool.client.close()
 
     def _retire(self, pool: _SyncPool) -> None:
-        process = os.getpid()
+        process = this_process()
         if self._pools.get(process) is pool:
             self._pools[process] = _SyncPool(self.settings)
         # Its users, this one among them, close it when they leave.
@@ -254,10 +258,19 @@ class SyncTransport(_Transport):
 
     def close(self) -> None:
         self._closed = True
-        pool = self._pools.get(os.getpid())
+        pool = self._pools.get(this_process())
         if pool is not None:
             pool.retire()
             pool.client.close()
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise Invalid(
+            "invalid", "AsyncClient needs a running event loop of asyncio: elsewhere (trio, a plain thread) use Client"
+        ) from None
 
 
 class AsyncTransport(_Transport):
@@ -265,7 +278,7 @@ class AsyncTransport(_Transport):
         super().__init__(settings)
         # A connection belongs to one event loop.
         self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncPool] = weakref.WeakKeyDictionary()
-        self._process = os.getpid()
+        self._process = this_process()
         self._closed = False
 
     @property
@@ -273,9 +286,9 @@ class AsyncTransport(_Transport):
         """The connections of the loop that runs, in this process."""
         if self._closed:
             raise Invalid("invalid", "the client is closed")
-        if os.getpid() != self._process:
-            self._pools, self._process = weakref.WeakKeyDictionary(), os.getpid()
-        loop = asyncio.get_running_loop()
+        if this_process() != self._process:
+            self._pools, self._process = weakref.WeakKeyDictionary(), this_process()
+        loop = running_loop()
         if loop not in self._pools:
             self._pools[loop] = _AsyncPool(self.settings)
         return self._pools[loop]
@@ -310,6 +323,11 @@ class AsyncTransport(_Transport):
         except (httpx.HTTPError, OSError) as error:
             self._replace(url, pool)
             return self.settings.fault(url, error)
+        except RuntimeError as error:
+            # httpx's word for a client that was closed meanwhile.
+            if not self._closed:
+                raise
+            raise Invalid("invalid", "the client is closed") from error
         finally:
             if pool.leave():
                 await pool.client.aclose()

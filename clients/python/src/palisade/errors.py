@@ -8,11 +8,15 @@ from ._model import Holder
 
 
 class PalisadeError(Exception):
-    """The base of all errors. `code` is the name in the server's table of codes (docs/reference/errors.md)."""
+    """The base of all errors. `code` is the name in the server's table of codes (docs/reference/errors.md).
+
+    `args` are the constructor's arguments, because pools and queues send an error to another process by them."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+        self.code, self._message = code, message
+
+    def __str__(self) -> str:
+        return self._message
 
 
 class NotAcquired(PalisadeError):
@@ -60,7 +64,7 @@ class OperatorNeeded(PalisadeError):
 _WHY = {
     "expired": "no renewal was acknowledged in time",
     "not_held": "it was released",
-    "forked": "another process acquired it, and this one was forked from that one; acquire the lock here",
+    "forked": "the parent of this process acquired it before the fork; acquire the lock in this process",
     "revoked": "an operator revoked it",
     "superseded": "the same client id acquired the lock again",
     "stale": "the lock is held with another token",

@@ -73,7 +73,7 @@ export class Item {
     checkRule(rule);
     const names = Object.keys(key).sort();
     if (names.length < 1 || names.length > 2) {
-      throw new Invalid(`the key has ${names.length} attributes; 1 ..= 2 are allowed`);
+      throw new Invalid(`the key has ${names.length} attributes; 1 to 2 are allowed`);
     }
     if (names.includes(FENCE)) {
       // A put would write the fence into the key, and so another item than the one that was read.

@@ -31,7 +31,7 @@ export function presented(holder: Holder): Pass {
   }
   const pass = typeof holder === "number" ? { token: holder } : holder;
   if (!Number.isSafeInteger(pass.token) || pass.token < 1) {
-    throw new Invalid(`${short(pass.token)} is not a fencing token: 1 ..= ${MAX_TOKEN} are allowed`);
+    throw new Invalid(`${short(pass.token)} is not a fencing token: 1 to ${MAX_TOKEN} are allowed`);
   }
   // As JSON has them, they may be null.
   const [authority, lock] = [pass.authority ?? undefined, pass.lock ?? undefined];
@@ -55,7 +55,7 @@ export function leftMs(holder: Holder): number | undefined {
 /** @internal */
 export function checkSequence(sequence: number | undefined): void {
   if (sequence !== undefined && !(Number.isSafeInteger(sequence) && sequence >= 0)) {
-    throw new Invalid(`the sequence number ${short(sequence)} is out of range: 0 ..= ${MAX_TOKEN} are allowed`);
+    throw new Invalid(`the sequence number ${short(sequence)} is out of range: 0 to ${MAX_TOKEN} are allowed`);
   }
 }
 
@@ -75,6 +75,6 @@ export function checkResource(name: string): void {
     throw new TypeError(`palisade: the name of a resource is a text, and not ${short(name)}`);
   }
   if (!/^[ -~]{1,255}$/.test(name)) {
-    throw new Invalid(`${JSON.stringify(name)} is not the name of a resource: 1 ..= 255 printable ASCII characters`);
+    throw new Invalid(`${JSON.stringify(name)} is not the name of a resource: 1 to 255 printable ASCII characters`);
   }
 }

@@ -7,6 +7,8 @@
  * });
  * ```
  *
+ * Pools and connections of `mysql2` and of `mysql2/promise` are taken alike; `work` gets a connection with promises.
+ *
  * `palisade fence install mysql` installs the procedures, which decide. MySQL does not end a transaction after an error: roll
  * back after a rejection; `transact` does. A claim must be the first statement of its transaction, which would otherwise go on
  * seeing an older state. All tables must be InnoDB. Deadlocks (1213), lock time-outs (1205) and error 1615 (routines were
@@ -18,13 +20,17 @@
  *
  * @packageDocumentation
  */
+import type { Connection as CallbackConnection, Pool as CallbackPool } from "mysql2";
 import type { Connection, Pool, PoolConnection } from "mysql2/promise";
 
 import { Invalid, OperatorNeeded } from "../errors.js";
 import { shapeOf, short } from "../options.js";
-import { FenceNotInstalled, rejected, type RejectionCode, type Rejected, type Told } from "./errors.js";
+import { FenceNotInstalled, Rejected } from "./errors.js";
 import { checkHolders, checkResource, leftMs, presented, type Holder, checkWork } from "./holder.js";
+import { rejectionOf } from "./rejection.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
+
+export { rejection } from "./rejection.js";
 
 /**
  * Resource, token, authority, lock, whether it is a write, sequence, digest, strict, max_jump.
@@ -61,7 +67,7 @@ function hex(name: string | undefined): string {
  * connection fails during the commit, the error is that of `mysql2`, and the transaction may have been committed.
  */
 export async function transact<Result>(
-  pool: Pool,
+  pool: Pool | CallbackPool,
   resource: string,
   holder: Holder,
   work: (db: PoolConnection) => Result | PromiseLike<Result>,
@@ -73,7 +79,7 @@ export async function transact<Result>(
 
 /** As `transact`, for several resources: it claims all of them or none. */
 export async function transactAll<Result>(
-  pool: Pool,
+  pool: Pool | CallbackPool,
   holders: Readonly<Record<string, Holder>>,
   work: (db: PoolConnection) => Result | PromiseLike<Result>,
   rule: Rule = {},
@@ -124,25 +130,56 @@ function promised(pool: unknown): Pool {
   return found as Pool;
 }
 
+/** The connection with promises; that of `mysql2` itself has callbacks, and the same one with promises under `promise()`. */
+function connected(connection: unknown): Connection {
+  const found = shapeOf(connection) as Partial<Connection> & { promise?(): Connection };
+  if (typeof found.query !== "function" || "getConnection" in found) {
+    throw new TypeError(
+      `palisade: claim takes a connection of mysql2 or mysql2/promise, in a transaction, and not ${short(connection)}: ` +
+        "a pool would carry out each statement on another connection. Take one with pool.getConnection(), and call its " +
+        "beginTransaction(), or call transact, which does both",
+    );
+  }
+  return typeof found.promise === "function" ? found.promise() : (found as Connection);
+}
+
+/**
+ * The claim as a statement without parameters, for a transaction of your framework's own: the first statement in it. A refusal
+ * is an error of the framework, in which `rejection` finds it.
+ *
+ * ```ts
+ * await knex.transaction(async (trx) => {
+ *   await trx.raw(claimStatement("orders", lease));
+ *   await trx("orders").increment("total", 1);
+ * });
+ * ```
+ *
+ * In MariaDB the connection goes on with the bound of 10 seconds: see the top of this module. Throws `LeaseLost` for a lease
+ * that is lost.
+ */
+export function claimStatement(resource: string, holder: Holder, rule: Rule = {}): string {
+  checkRule(rule);
+  return claiming(resource, holder, rule);
+}
+
 /** Raises the fence: from the commit on, no older token is admitted at the resource. */
-export async function claim(db: Connection, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
+export async function claim(
+  db: Connection | CallbackConnection,
+  resource: string,
+  holder: Holder,
+  rule: Rule = {},
+): Promise<void> {
   checkResource(resource);
   await claimAll(db, { [resource]: holder }, rule);
 }
 
 /** Claims several resources at once. After an error roll back: some may be claimed. */
 export async function claimAll(
-  db: Connection,
+  connection: Connection | CallbackConnection,
   holders: Readonly<Record<string, Holder>>,
   rule: Rule = {},
 ): Promise<void> {
-  const shape = shapeOf(db);
-  if (typeof shape["query"] !== "function" || "getConnection" in shape || "promise" in shape) {
-    throw new TypeError(
-      `palisade: claim takes a connection of mysql2/promise, in a transaction, and not ${short(db)}: ` +
-        "a pool would carry out each statement on another connection",
-    );
-  }
+  const db = connected(connection);
   checkRule(rule);
   checkHolders(holders);
   // In the order of the names, so that no two transactions wait for each other.
@@ -168,39 +205,8 @@ export async function claimAll(
   }
 }
 
-/** The rejections by SQLSTATE, with the meaning of the numbers in their messages. */
-const REJECTIONS: Readonly<Record<string, [RejectionCode, ...(keyof Told)[]]>> = {
-  PF001: ["stale", "token", "highest"],
-  PF002: ["tokenless", "highest"],
-  PF005: ["wrong_authority", "authority"],
-  PF006: ["wrong_lock", "lock"],
-  PF007: ["jump", "bound", "highest"],
-  PF008: ["sequence_stale", "last"],
-  PF009: ["sequence_reused", "last"],
-  PF010: ["already_written"],
-};
-
-/**
- * The rejection if the database refused one of your own statements for the fence: a write to a fenced table, or a procedure of
- * the fence. Else undefined. Of the name of another authority or lock it tells the first 80 bytes.
- */
-export function rejection(error: unknown): Rejected | undefined {
-  const { sqlState, sqlMessage } = (error ?? {}) as { sqlState?: unknown; sqlMessage?: unknown };
-  const [code, ...names] = REJECTIONS[String(sqlState)] ?? [];
-  if (code === undefined) {
-    return undefined;
-  }
-  const said = String(sqlMessage);
-  const numbers = said.match(/\d+/g)?.slice(-names.length).map(Number) ?? [];
-  const name = /belongs to another (?:authority|lock): (.*)$/.exec(said)?.[1];
-  const told = Object.fromEntries(
-    names.map((one, at) => [one, one === "authority" || one === "lock" ? name : numbers[at] || undefined]),
-  );
-  return rejected(code, told);
-}
-
 function translated(error: unknown): unknown {
-  const refused = rejection(error);
+  const refused = error instanceof Rejected ? error : rejectionOf(error);
   if (refused !== undefined) {
     return refused;
   }
@@ -221,5 +227,5 @@ function translated(error: unknown): unknown {
   if (sqlState === "PF012") {
     return new Invalid(said, "read_before_claim");
   }
-  return sqlState === "PF013" ? new Invalid(said) : error;
+  return sqlState === "PF013" ? new Invalid(`${said}: call beginTransaction() on this connection first`) : error;
 }

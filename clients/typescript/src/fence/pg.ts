@@ -16,8 +16,7 @@
 import type { ClientBase, Pool, PoolClient } from "pg";
 
 import { Invalid } from "../errors.js";
-import { checkKind, checkOptions, shapeOf, short } from "../options.js";
-import { FenceNotInstalled, Rejected, Stale, staleToken } from "./errors.js";
+import { checkKind, checkOptions, short } from "../options.js";
 import {
   checkHolders,
   checkResource,
@@ -28,7 +27,10 @@ import {
   type Pass,
   checkWork,
 } from "./holder.js";
+import { ask, isPool, transaction } from "./pgsession.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
+
+export { rejection } from "./rejection.js";
 
 /** The longest result that is recorded with a numbered write, in bytes. */
 export const MAX_RESULT_BYTES = 65_536;
@@ -81,8 +83,7 @@ export async function transactAll<Result>(
   work: (db: PoolClient) => Result | PromiseLike<Result>,
   rule: Rule = {},
 ): Promise<Result> {
-  const shape = shapeOf(pool);
-  if (shape["totalCount"] === undefined || typeof shape["connect"] !== "function") {
+  if (!isPool(pool)) {
     throw new TypeError(
       `palisade: transact takes a Pool of pg, and not ${short(pool)}; ` +
         "on a client of your own, begin a transaction and call claim first",
@@ -90,35 +91,10 @@ export async function transactAll<Result>(
   }
   checkHolders(holders);
   checkWork(work);
-  const db = await pool.connect();
-  // A connection that breaks between two statements says so here, and without a listener that ends the process. The next
-  // statement fails.
-  db.on("error", ignore);
-  let broken = false;
-  try {
-    await db.query("BEGIN");
+  return transaction<PoolClient, Result>(pool, async (db) => {
     await claimAll(db, holders, rule);
-    const result = await work(db);
-    const { command } = await db.query("COMMIT");
-    if (command !== "COMMIT") {
-      // A statement failed and the error was caught: PostgreSQL then answers COMMIT with ROLLBACK.
-      throw new Error("palisade: the transaction was rolled back, because one of its statements had failed");
-    }
-    return result;
-  } catch (error) {
-    broken = await db.query("ROLLBACK").then(
-      () => false,
-      () => true,
-    );
-    throw translated(error);
-  } finally {
-    db.removeListener("error", ignore);
-    db.release(broken);
-  }
-}
-
-function ignore(): void {
-  // See where it is added.
+    return work(db);
+  });
 }
 
 /** Raises the fence: from the commit on, no older token is admitted at the resource. */
@@ -137,13 +113,48 @@ export async function claimAll(
   // In the order of the names, so that no two transactions wait for each other.
   const claims = Object.entries(holders)
     .sort(([one], [other]) => (one < other ? -1 : 1))
-    .map(([resource, holder]) => [...arguments_(resource, presented(holder), rule), leftMs(holder) ?? null]);
+    .map(([resource, holder]) => claimValues(resource, holder, rule));
   if (claims.length === 0) {
     throw new Invalid("there is nothing to claim: name a resource");
   }
   for (const values of claims) {
     await ask(db, CLAIM, values);
   }
+}
+
+/**
+ * The claim as a statement without parameters, for a transaction of your framework's own: the first statement in it. It is for
+ * one moment, because it says how long the lease lasts. A refusal is an error of the framework, in which `rejection` finds it.
+ *
+ * ```ts
+ * await prisma.$transaction(async (tx) => {
+ *   await tx.$executeRawUnsafe(claimStatement("orders", lease));
+ *   await tx.order.updateMany({ data: { total: { increment: 1 } } });
+ * });
+ * ```
+ *
+ * Throws `LeaseLost` for a lease that is lost.
+ */
+export function claimStatement(resource: string, holder: Holder, rule: Rule = {}): string {
+  const values = claimValues(resource, holder, rule);
+  return CLAIM.replace(/\$(\d)/g, (_, at: string) => literal(values[Number(at) - 1]));
+}
+
+/** Of a statement. */
+type Parameter = string | number | boolean | null;
+
+/** Frameworks take `?` for a parameter, and sessions differ in the meaning of a backslash: both are written in hexadecimal. */
+function literal(value: Parameter | undefined): string {
+  if (typeof value !== "string") {
+    return String(value ?? "NULL");
+  }
+  const hex = Buffer.from(value).toString("hex");
+  return /^[\w .:/~-]*$/.test(value) ? `'${value}'` : `convert_from(decode('${hex}', 'hex'), 'UTF8')`;
+}
+
+/** The parameters of `CLAIM`. */
+function claimValues(resource: string, holder: Holder, rule: Rule): Parameter[] {
+  return [...arguments_(resource, presented(holder), rule), leftMs(holder) ?? null];
 }
 
 /** Before a read that feeds a write, in a transaction that did not begin with a claim. */
@@ -166,7 +177,7 @@ export async function write(
   const digest = number?.digest;
   checkKind("the digest", digest, digest === undefined || typeof digest === "bigint", "a bigint");
   if (digest !== undefined && BigInt.asUintN(64, digest) !== digest) {
-    throw new Invalid(`the digest ${String(digest)} is out of range: 0 ..= 2^64 - 1 are allowed`);
+    throw new Invalid(`the digest ${String(digest)} is out of range: 0 to 2^64 - 1 are allowed`);
   }
   // BIGINT has a sign, a digest has none.
   const signed = digest === undefined ? null : BigInt.asIntN(64, digest).toString();
@@ -187,47 +198,12 @@ export async function record(
   checkNumber(sequence);
   checkKind("the result", result, (result as unknown) instanceof Uint8Array, "a Uint8Array");
   if (result.length > MAX_RESULT_BYTES) {
-    throw new Invalid(`the result has ${result.length} bytes; 0 ..= ${MAX_RESULT_BYTES} are allowed`);
+    throw new Invalid(`the result has ${result.length} bytes; 0 to ${MAX_RESULT_BYTES} are allowed`);
   }
   await ask(db, RECORD, [resource, sequence, result, presented(holder).token]);
 }
 
-/**
- * The rejection if the database refused one of your own statements for the fence: a write to a fenced table, or a function
- * of the fence. Else undefined.
- */
-export function rejection(error: unknown): Rejected | undefined {
-  if (error instanceof Rejected) {
-    return error;
-  }
-  const { code, detail: told, message } = (error ?? {}) as { code?: unknown; detail?: unknown; message?: unknown };
-  const detail = typeof told === "string" ? told : "";
-  const number = /^\d+$/.test(detail) ? Number(detail) : undefined;
-  switch (code) {
-    case "PF001":
-      return new Stale(staleToken(message), number);
-    case "PF002":
-      return new Rejected("tokenless", { highest: number });
-    case "PF005":
-      return new Rejected("wrong_authority", { authority: detail });
-    case "PF006":
-      return new Rejected("wrong_lock", { lock: detail });
-    case "PF007": {
-      const [highest, bound] = detail.split(" ").map(Number);
-      return new Rejected("jump", { highest: highest === 0 ? undefined : highest, bound });
-    }
-    case "PF008":
-      return new Rejected("sequence_stale", { last: number });
-    case "PF009":
-      return new Rejected("sequence_reused", { last: number });
-    case "PF010":
-      return new Rejected("already_written");
-    default:
-      return undefined;
-  }
-}
-
-function arguments_(resource: string, { token, authority, lock }: Pass, rule: Rule): unknown[] {
+function arguments_(resource: string, { token, authority, lock }: Pass, rule: Rule): Parameter[] {
   checkResource(resource);
   checkRule(rule);
   const maxJump = rule.maxJump === undefined ? MAX_JUMP : rule.maxJump;
@@ -238,39 +214,4 @@ function arguments_(resource: string, { token, authority, lock }: Pass, rule: Ru
 function checkNumber(sequence: number): void {
   checkKind("the sequence number", sequence, typeof sequence === "number", "a whole number");
   checkSequence(sequence);
-}
-
-async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unknown[]> {
-  // A pool would carry out each statement on another connection. `pg` tells the status from 8.17 on.
-  const told = db as { getTransactionStatus?(): string | null };
-  if (typeof (db as { query?: unknown } | undefined)?.query !== "function") {
-    throw new TypeError(`palisade: a fence takes a client of pg, in a transaction, and not ${short(db)}`);
-  }
-  if ("totalCount" in db || told.getTransactionStatus?.() === "I") {
-    throw new Invalid("a fence needs a transaction: BEGIN on one connection, claim in it, and write in the same");
-  }
-  try {
-    return (await db.query<Record<string, unknown>>(text, values)).rows;
-  } catch (error) {
-    throw translated(error);
-  }
-}
-
-function translated(error: unknown): unknown {
-  const refused = rejection(error);
-  if (refused !== undefined) {
-    return refused;
-  }
-  const { code, message } = (error ?? {}) as { code?: unknown; message?: unknown };
-  const said = String(message).replaceAll("\n", " ");
-  if ((code === "42P01" || code === "42883") && said.includes("palisade_")) {
-    return new FenceNotInstalled(`${said}; run \`palisade fence install postgres\``, { cause: error });
-  }
-  if (code === "PF012") {
-    return new Invalid(said, "read_before_claim");
-  }
-  if (code === "PF004") {
-    return new Invalid(said);
-  }
-  return error;
 }

@@ -202,7 +202,7 @@ export class Keys {
     if (iss !== this.issuer) {
       throw new BadSequencer(
         "wrong_authority",
-        `the sequencer is of the authority ${iss.slice(0, 64)}, and the keys here are of ${this.issuer}`,
+        `authority ${iss.slice(0, 64)} issued the sequencer, and the keys here belong to ${this.issuer}`,
       );
     }
     if (!slots.every(isRising) || slots.length > 0 !== (mode === "permits")) {

@@ -68,8 +68,8 @@ impl Guard {
     }
 
     /// Completes when the lock is lost.
-    pub async fn lost(&self) {
-        self.hold.signal().cancelled().await;
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.hold.signal().clone().cancelled_owned()
     }
 
     /// Releases the lock, which counts as lost from the call on. Returns whether a majority of the primaries still had

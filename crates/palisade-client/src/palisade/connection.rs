@@ -299,7 +299,7 @@ fn no_palisade(answer: &[u8]) -> Fault {
         let line = String::from_utf8_lossy(line.unwrap_or_default());
         let line: String = line.chars().filter(|c| !c.is_control()).take(60).collect();
         return Fault::invalid(format!(
-            "a web server or an HTTP proxy answers there ({line}), and this client's session is not HTTP. If a reverse \
+            "a web server or an HTTP proxy answers there ({line}), and this client does not speak HTTP. If a reverse \
              proxy or load balancer stands before the Palisade server, let it pass TCP through (nginx: `stream`, haproxy: \
              `mode tcp`), or give the server's own address"
         ));

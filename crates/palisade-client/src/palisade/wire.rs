@@ -563,7 +563,7 @@ fn misplaced() -> Fault {
 /// The fault for an answer that this client does not understand. The outcome is unknown.
 fn malformed(what: impl ToString) -> Fault {
     Fault::unknown_outcome(format!(
-        "the server's answer is not understood: {}",
+        "the server sent an answer that this client does not understand: {}",
         what.to_string()
     ))
 }

@@ -126,6 +126,17 @@ async fn connections(server: &Server) -> u64 {
     line.unwrap().parse().unwrap()
 }
 
+/// Waits until a server was asked for so many more connections, besides those of this function.
+async fn searched(server: &Server, times: u64) {
+    let before = connections(server).await;
+    let mut looks = 0;
+    poll(async || {
+        looks += 1;
+        connections(server).await >= before + looks + times
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_leader_is_found_through_any_node() {
     let cluster = Cluster::start().await;
@@ -190,7 +201,8 @@ async fn connecting_waits_for_a_leader_and_no_longer_than_the_patience() {
     assert!(error.to_string().contains("knows of no leader"), "{error}");
     let connect = Client::connect_with(&urls, patient(PATIENCE));
     let elected = async {
-        tokio::time::sleep(Duration::from_millis(100)).await; // real time: the first searches have to fail
+        // Its second question shows that a search has failed.
+        searched(&cluster.followers[0], 2).await;
         cluster.announce();
     };
     let (client, ()) = tokio::join!(connect, elected);
@@ -233,7 +245,8 @@ async fn a_renewal_rides_over_a_change_of_the_leader() {
     let client = Client::connect(&cluster.urls()).await.unwrap();
     let lease = client.lock("orders").ttl(secs(6)).acquire().await.unwrap();
     let leaderless = cluster.stop_leader().await;
-    tokio::time::sleep(Duration::from_millis(500)).await; // real time: an election
+    // The client looks for a leader during the election.
+    searched(&leaderless.followers[0], 2).await;
     let cluster = leaderless.elect().await;
     let left = lease.remaining();
     // Only an acknowledged renewal adds time, and only the new leader acknowledges.
@@ -342,7 +355,8 @@ async fn a_leader_that_steps_down_and_leads_again_is_found_again() {
     leader.set_leader(Leading::Nowhere);
     cluster.tell(Leading::Nowhere);
     let asked = tokio::spawn(client.lock("orders").acquire());
-    tokio::time::sleep(Duration::from_millis(300)).await; // real time: an election
+    // The client looks for a leader during the election.
+    searched(&cluster.followers[0], 2).await;
     leader.set_leader(Leading::Here);
     cluster.announce();
     let lease = tokio::time::timeout(PATIENCE, asked).await.unwrap();
@@ -397,8 +411,11 @@ async fn a_watch_goes_on_at_the_next_node_after_the_last_event() {
     one.move_to(Some(other.address));
     two.move_to(Some(other.address));
     let third = observer.lock("c").acquire().await.unwrap();
-    let silent = tokio::time::timeout(Duration::from_millis(500), watch.next()).await;
-    assert!(silent.is_err(), "{silent:?}");
+    tokio::select! {
+        said = watch.next() => panic!("{said:?}"),
+        // It comes back, so it has believed nothing there.
+        () = searched(&other, 3) => {}
+    }
     two.move_to(Some(server.address));
     assert_eq!(changed(&mut watch).await.token, third.token());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::scripted::{Answer, granted, renewed, usable};
 use crate::support::{Call, ScriptedLockService, VirtualClock, scripted_client, settle};
 use palisade_client::clock::Clock as _;
-use palisade_client::{Client, Fault, Lease, Loss, Released, Renewal, secs};
+use palisade_client::{Client, Error, Fault, Lease, Loss, Released, Renewal, secs};
 use palisade_core::{Ending, Span, Timestamp, Token, WallTime};
 
 const TTL: Duration = secs(10);
@@ -158,6 +158,89 @@ async fn an_acknowledgement_after_the_deadline_does_not_revive() {
     settle().await;
     assert_eq!(lease.check().unwrap_err().why, Loss::Deadline);
     assert_eq!(lease.remaining(), Duration::ZERO);
+}
+
+/// Asks for the grant again, and answers.
+async fn resumed(
+    (lease, service): (Lease, &ScriptedLockService),
+    answer: Result<Renewal, Fault>,
+) -> (Lease, Result<(), Error>) {
+    let asked = tokio::spawn(async move {
+        let mut lease = lease;
+        let result = lease.resume().await;
+        (lease, result)
+    });
+    let Call::Renew {
+        answer: reply,
+        grant,
+        ..
+    } = service.call().await
+    else {
+        panic!("a renewal")
+    };
+    assert_eq!(grant.token, Token::new(7).ok(), "this very grant");
+    reply.send(answer).unwrap();
+    asked.await.unwrap()
+}
+
+/// A lease whose deadline has passed without an answer.
+async fn past_its_deadline() -> (Client, Arc<ScriptedLockService>, Arc<VirtualClock>, Lease) {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    clock.leap(usable(TTL));
+    assert_eq!(lease.check().unwrap_err().why, Loss::Deadline);
+    (client, service, clock, lease)
+}
+
+#[tokio::test]
+async fn a_grant_is_held_again_after_its_deadline_if_the_same_token_is_acknowledged() {
+    let (_client, service, clock, lease) = past_its_deadline().await;
+    let lost = lease.lost().await;
+    // Without an answer nothing changes.
+    let silence = Err(Fault::unavailable("nobody answers"));
+    let (lease, result) = resumed((lease, &service), silence).await;
+    assert!(matches!(result, Err(Error::Fault(_))), "{result:?}");
+    assert_eq!(lease.check().unwrap_err(), lost);
+    clock.leap(secs(60));
+    let asked_at = clock.now();
+    let (lease, result) = resumed((lease, &service), Ok(renewed(7, TTL_MS))).await;
+    result.unwrap();
+    lease.check().unwrap();
+    assert_eq!(
+        deadline(&lease, &clock),
+        asked_at.after(Span::from(usable(TTL)))
+    );
+    // It is renewed as before, and lost as before.
+    let (sent, answer) = renewal(&service, &clock).await;
+    answer.send(Ok(renewed(7, TTL_MS))).unwrap();
+    settle().await;
+    assert_eq!(
+        deadline(&lease, &clock),
+        sent.after(Span::from(usable(TTL)))
+    );
+    clock.leap(usable(TTL));
+    assert_eq!(lease.check().unwrap_err().why, Loss::Deadline);
+}
+
+#[tokio::test]
+async fn any_other_answer_after_the_deadline_is_a_final_loss() {
+    let highest = Token::new(9).unwrap();
+    for (answer, why) in [
+        (renewed(9, TTL_MS), Loss::Stale { highest }),
+        (Renewal::Stale { highest }, Loss::Stale { highest }),
+        (Renewal::NotHeld, Loss::NotHeld),
+        (
+            Renewal::Ended(Ending::Revoked),
+            Loss::Ended(Ending::Revoked),
+        ),
+    ] {
+        let (_client, service, _clock, lease) = past_its_deadline().await;
+        let (mut lease, result) = resumed((lease, &service), Ok(answer)).await;
+        assert!(matches!(result, Err(Error::Lost(lost)) if lost.why == why));
+        assert_eq!(lease.check().unwrap_err().why, why);
+        // The authority is not asked again.
+        assert!(matches!(lease.resume().await, Err(Error::Lost(lost)) if lost.why == why));
+    }
 }
 
 #[tokio::test]

@@ -34,7 +34,7 @@ pub(crate) struct Share {
     prev: Slot,
     next: Slot,
     slots: Slots,
-    /// Whether it is in the index. The newest grant of a lease need not be: that one is looked at anyway.
+    /// Whether it is in the index. The newest grant of a lease need not be, because it is always looked at.
     indexed: bool,
     metadata: Option<Box<str>>,
 }

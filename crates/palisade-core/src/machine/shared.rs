@@ -280,7 +280,7 @@ impl Machine {
         granted
     }
 
-    /// Admits the run of readers at the head of the queue to a phase that goes on (S6).
+    /// Admits the run of readers at the head of the queue to the phase in progress (S6).
     #[cold]
     #[inline(never)]
     pub(super) fn admit(&mut self, lock: Slot, effects: &mut Vec<Effect>) {

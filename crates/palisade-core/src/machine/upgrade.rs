@@ -74,7 +74,7 @@ impl Machine {
         self.upgrade(share, acquire.metadata, Span::ZERO, effects)
     }
 
-    /// Refuses to upgrade a grant that the lease does not have. Says what became of the grant, if that is known.
+    /// Refuses to upgrade a grant that the lease does not have, and says what became of the grant, if that is known.
     #[cold]
     #[inline(never)]
     pub(super) fn refuse_upgrade(&self, acquire: &Acquire, lease: LeaseFor) -> Outcome {

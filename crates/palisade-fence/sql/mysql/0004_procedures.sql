@@ -24,9 +24,10 @@
 --     PF013 no transaction     begin one: the call would be committed alone
 --     22023                    an argument is out of range
 --
--- Deadlocks (1213), lock time-outs (1205), and statements to be prepared again (1615; while somebody replaces routines on
--- this server): roll back and begin again. Claim several resources in the order of their names. The procedures run with the
--- rights of the user who installed them, so a user needs EXECUTE and nothing more.
+-- Deadlocks (1213), lock time-outs (1205: the message names the resource that another transaction has), and statements to
+-- be prepared again (1615; while somebody replaces routines on this server): roll back and begin again. Claim several
+-- resources in the order of their names. The procedures run with the rights of the user who installed them, so a user needs
+-- EXECUTE and nothing more.
 --
 -- Names and numbers come in as bytes, longer than they may be, and are checked as hexadecimal digits. A typed parameter
 -- would first turn 1.5 into 2 and cut a long name off, and a pattern would take a name with a line feed at its end.
@@ -83,18 +84,27 @@ BEGIN
     -- was never carried out would be answered as a repeat.
     BEGIN
         DECLARE EXIT HANDLER FOR 1305
-            SIGNAL SQLSTATE 'PF013' SET MESSAGE_TEXT = 'a fence needs a transaction: begin one, and write in the same';
+            SIGNAL SQLSTATE 'PF013' SET MESSAGE_TEXT = 'a fence needs a transaction: begin one, and write in it';
         SAVEPOINT palisade_judge;
         RELEASE SAVEPOINT palisade_judge;
     END;
 
     CALL palisade_forget(p_resource);
-    -- Locks the row, creates a missing one, and changes nothing else: the snapshot must still show the previous holder.
-    INSERT INTO palisade_fence (resource) VALUES (p_resource)
-        ON DUPLICATE KEY UPDATE rearmed = palisade_fence.rearmed;
-    SELECT g.authority, g.`lock`, g.token, g.written, g.sequence, g.digest, g.result, g.version
-        INTO bound_authority, bound_lock, stands, was_written, last, kept, answer, version_now
-        FROM palisade_fence g WHERE g.resource = p_resource FOR UPDATE;
+    BEGIN
+        -- The server's own message names neither the resource nor a next step.
+        DECLARE EXIT HANDLER FOR 1205
+        BEGIN
+            SET words = CONCAT('another transaction has resource ', LEFT(p_resource, 40),
+                ': begin again, or end it with `palisade fence unblock`');
+            RESIGNAL SET MESSAGE_TEXT = words;
+        END;
+        -- Locks the row, creates a missing one, and changes nothing else: the snapshot must still show the previous holder.
+        INSERT INTO palisade_fence (resource) VALUES (p_resource)
+            ON DUPLICATE KEY UPDATE rearmed = palisade_fence.rearmed;
+        SELECT g.authority, g.`lock`, g.token, g.written, g.sequence, g.digest, g.result, g.version
+            INTO bound_authority, bound_lock, stands, was_written, last, kept, answer, version_now
+            FROM palisade_fence g WHERE g.resource = p_resource FOR UPDATE;
+    END;
     -- A plain read, which sees what the transaction's other plain reads see.
     SELECT MAX(s.version) INTO version_seen FROM palisade_fence s WHERE s.resource = p_resource;
     IF NOT version_seen <=> version_now THEN
@@ -227,7 +237,7 @@ BEGIN
     END IF;
 END;
 
--- The same, with the token that the connection has claimed the resource with.
+-- Records it with the token with which the connection has claimed the resource.
 DROP PROCEDURE IF EXISTS palisade_record;
 CREATE PROCEDURE palisade_record(p_resource VARBINARY(256), p_sequence VARBINARY(64), p_result LONGBLOB)
     MODIFIES SQL DATA

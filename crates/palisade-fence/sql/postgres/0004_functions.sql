@@ -47,7 +47,7 @@ BEGIN
 END $$;
 
 -- The processes whose transactions have the guard row of a resource, for an operator. The row names its transaction, or a
--- list of them; a row that is not committed yet is nobody's to see, so all are listed that have written to the table.
+-- list of them. Nobody sees a row before its commit, so then all processes that have written to the table are listed.
 CREATE OR REPLACE FUNCTION palisade_blockers(resource text)
 RETURNS TABLE (pid integer, started timestamptz, state text, since timestamptz, application text)
 LANGUAGE plpgsql AS $$

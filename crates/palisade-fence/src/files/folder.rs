@@ -20,8 +20,8 @@ use crate::objects::{Alter, digest};
 
 /// A folder whose files are written under a fence. Clones share the folder.
 ///
-/// Any number of threads and processes may open the same folder; the fence admits one call at a time. All calls block,
-/// for several disk syncs.
+/// Any number of threads and processes may open the same folder; the fence admits one call at a time. Every call
+/// blocks for several disk syncs.
 #[derive(Clone)]
 pub struct Folder {
     disk: Arc<Disk>,

@@ -50,7 +50,7 @@ pub enum Tokenless {
 pub enum Start {
     /// There was none, or it ended with no write in progress.
     Clean,
-    /// It may have ended with writes in progress: no mark is raised before [`Policy::settle`] is over.
+    /// The last run may have ended with writes in progress, so no mark is raised before [`Policy::settle`] is over.
     Unclean,
 }
 

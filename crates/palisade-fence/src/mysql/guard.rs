@@ -24,8 +24,8 @@ const BOUND: &str = "SELECT @palisade_bound";
 
 const FORGET: &str = "CALL palisade_forget(?)";
 
-/// Resource, token, sequence, result. A plain statement would need the right to change the table, and could then lower
-/// a fence.
+/// Parameters: resource, token, sequence, result. A plain statement would need the right to change the table, and could
+/// then lower a fence.
 const RECORD: &str = "CALL palisade_record_for(?, ?, ?, ?)";
 
 /// The SQLSTATE for a result without its write.

@@ -25,7 +25,7 @@ local SAYS = {
   already_written = 'there was already a write under this token',
   wrong_authority = 'the resource belongs to another authority',
   wrong_lock = 'the resource belongs to another lock',
-  jump = 'the token is farther above the highest than one token is believed',
+  jump = 'the token is too far above the highest that this resource has seen',
   missing = 'there is nothing to delete',
   lost = 'there is data without its fence: an operator must look at this resource',
   corrupt = 'the mark was not written by a fence: an operator must look at this resource',
@@ -51,7 +51,7 @@ local function is_name(text)
   return text == '' or #text <= 255 and string.find(text, '^[ -~]*$')
 end
 
--- What is wrong with the keys, or nothing. The tag is found as a cluster finds it: between the first { and the next }.
+-- Returns what is wrong with the keys, or nil. The tag is found as a cluster finds it: between the first { and the next }.
 local function misnamed(mark, key)
   local resource = string.match(mark, '^palisade:fence:{([ -z|~]+)}$')
   if not resource or #resource > 255 then

@@ -90,7 +90,7 @@ pub enum BadSequencer {
     #[error("the sequencer's signature is wrong: the authority did not issue it")]
     Forged,
     /// It names another authority than that of the fence's keys.
-    #[error("the sequencer is of the authority {named}, and the keys here are of {expected}")]
+    #[error("authority {named} issued the sequencer, and the keys here belong to {expected}")]
     WrongAuthority {
         /// The authority that it names.
         named: String,

@@ -114,7 +114,7 @@ impl Seen {
     }
 }
 
-/// The length of a line: numbers of 20 digits, and the longest name of a boot.
+/// The length of the longest line: numbers of 20 digits, and the longest boot id.
 const LINE: usize = 160;
 
 fn line(boot: &str, boottime: u64, at: Timestamp) -> String {

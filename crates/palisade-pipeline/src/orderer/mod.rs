@@ -70,7 +70,7 @@ const STAMP_EVERY: Span = Span::from_millis(60_000);
 /// A batch is made durable when it has grown to this.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Why nothing is taken into the batch that makes up for the time when the log had no room.
+/// The refusal while a batch records what happened when the log had no room.
 const CATCHING_UP: &str =
     "the log had no room until now, and what happened meanwhile is recorded first";
 
@@ -279,7 +279,7 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Whether commands are carried out in this batch; otherwise the log has no room, or had none until now.
+    /// Whether this batch applies commands. If not, the log has no room, or had none until now.
     #[must_use]
     pub fn takes_commands(&self) -> bool {
         self.no_room.is_none()

@@ -63,7 +63,7 @@ pub(super) fn not_changed<R: AsyncRuntime>(
             Refused::Because("the last node cannot be removed; stop it instead".to_owned())
         }
         ChangeMembershipError::LearnerNotFound(missing) => Refused::Because(format!(
-            "node {} is no member; start it with --join, or add it first",
+            "node {} is not a member; start it with --join, or add it first",
             missing.node_id
         )),
         ChangeMembershipError::UnsupportedMembershipTransition(_)

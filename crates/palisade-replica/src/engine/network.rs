@@ -25,7 +25,7 @@ pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
 /// The way to another node: a message there, an answer back.
 pub trait Transport: Clone + Send + Sync + 'static {
-    /// Sends a message, and waits for the answer no longer than `within`.
+    /// Sends a message, and waits at most `within` for the answer.
     ///
     /// # Errors
     /// `ConnectionRefused` if the node cannot be reached at all: the engine then waits longer before it tries again.

@@ -85,7 +85,7 @@ impl List {
         let nodes = self.addresses.len();
         (nodes.is_multiple_of(2)).then(|| {
             format!(
-                "--cluster names {nodes} nodes: a majority of {nodes} is {}, so it bears the loss of no more nodes than \
+                "--cluster names {nodes} nodes: a majority of {nodes} is {}, so it survives the loss of no more nodes than \
                  {} would; use {} or {}",
                 nodes / 2 + 1,
                 nodes - 1,

@@ -133,7 +133,7 @@ impl<'a, R: Runtime> Membership<'a, R> {
         let progress = self.leading()?;
         if !progress.members.nodes.contains_key(&node) {
             return refuse(format!(
-                "node {node} is no member; start it with --join, or add it first"
+                "node {node} is not a member; start it with --join, or add it first"
             ));
         }
         if instead_of == Some(self.node) {
@@ -180,7 +180,7 @@ impl<'a, R: Runtime> Membership<'a, R> {
         let progress = self.leading()?;
         if !progress.members.nodes.contains_key(&node) {
             return refuse(format!(
-                "node {node} is no member; see `palisade cluster status`"
+                "node {node} is not a member; see `palisade cluster status`"
             ));
         }
         let mut rest = voters(&progress);

@@ -224,7 +224,7 @@ fn wait_for_room(writer: &mut Writer, works: &[Work], disk: &Disk) -> bool {
             return false;
         }
         if !waited {
-            tracing::error!(%why, "the log finds no room; this node acknowledges nothing until there is some");
+            tracing::error!(%why, "the log finds no room on the disk; this node acknowledges nothing until there is some");
         }
         waited = true;
         disk.set_full(Some(why));
@@ -232,7 +232,7 @@ fn wait_for_room(writer: &mut Writer, works: &[Work], disk: &Disk) -> bool {
     }
     if waited {
         disk.set_full(None);
-        tracing::warn!("the log finds room again");
+        tracing::warn!("the log finds room on the disk again");
     }
     true
 }

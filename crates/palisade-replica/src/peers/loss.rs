@@ -33,10 +33,11 @@ impl Loss {
 const ASKING: Duration = Duration::from_secs(1);
 
 impl Peers {
-    /// Meets the members before this node votes. A member that knows more of this node than its own directory says so.
+    /// Meets the members before this node votes. A member that knows more about this node than its directory
+    /// does tells it.
     ///
     /// # Errors
-    /// The text for people, if this node must not vote: see [`lost`](Peers::lost).
+    /// A message for the operator, if this node must not vote: see [`lost`](Peers::lost).
     pub async fn ask_members(&self, members: &BTreeMap<NodeId, String>) -> Result<(), String> {
         let own = self.shared.own().node;
         let others = members.iter().filter(|(node, _)| **node != own);

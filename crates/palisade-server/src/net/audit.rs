@@ -50,7 +50,7 @@ pub(super) enum Event<'a> {
         principal: Option<&'a str>,
         code: &'static str,
         message: &'a str,
-        /// How many refusals of this caller before this one have no line; 0 is not written.
+        /// How many earlier refusals of this caller have no line; 0 is not written.
         #[serde(skip_serializing_if = "is_zero")]
         left_out: u64,
     },

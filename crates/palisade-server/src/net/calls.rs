@@ -58,7 +58,7 @@ impl Calls {
             answer = self.pipeline.call(&self.gate, request) => answer,
             // A grant would reach nobody, and keep others waiting until its lease ends.
             () = self.loses(through) => {
-                Answer::Failed(given_up(named, "the node that sent the request on is cut off; the wait is over"))
+                Answer::Failed(given_up(named, "the node that forwarded the request is cut off: ask again at another node"))
             }
         }
     }

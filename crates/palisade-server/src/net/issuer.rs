@@ -1,4 +1,4 @@
-//! Issues sequencers to callers that show the key of a lease which holds the lock.
+//! Issues sequencers to callers that present the key of the lease that holds the lock.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Issuer {
             Answer::Lock(view) => Held::find(&view, renewed.token),
             other => return Err(refusal(other)),
         };
-        let ended = || Refusal::new(Code::NotHeld, "the grant ended in this moment");
+        let ended = || Refusal::new(Code::NotHeld, "the grant ended at this moment");
         let held = held.ok_or_else(ended)?;
         let signed = signer.sign(lock, renewed.token, &held, principal.as_deref());
         Ok((renewed.token, signed))

@@ -74,8 +74,8 @@ impl LeaseKeys {
     pub(super) fn read(path: &Path) -> io::Result<Option<[u8; 32]>> {
         match fs::read(path) {
             Ok(secret) => secret.try_into().map(Some).map_err(|_| {
-                let why = "it does not have 32 bytes; put a copy of it back, or remove it: then a new one is made, and whoever \
-                           holds a lock loses its lease";
+                let why = "it does not have 32 bytes; put a copy of it back, or remove it: then the server makes a new one, \
+                           and every holder loses its lease";
                 io::Error::new(io::ErrorKind::InvalidData, why)
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

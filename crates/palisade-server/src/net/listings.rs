@@ -1,5 +1,5 @@
-//! Bounds the listings by calls: the settings limit how many exist at once, from before a page is made until its caller
-//! has read it. Sessions have their own bound.
+//! Bounds the listings that calls ask for: the settings limit how many exist at once, from just before a page is made
+//! until its caller has read it. Sessions have a bound of their own.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -95,7 +95,7 @@ pub struct BindError {
     /// Where.
     pub at: Listen,
     /// Why not. For a Unix socket [`AddrInUse`](io::ErrorKind::AddrInUse) means that a server lives there, and
-    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) that something else than a socket is there.
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) that something other than a socket is there.
     pub source: io::Error,
 }
 

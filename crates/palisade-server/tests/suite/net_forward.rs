@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use palisade_pipeline::Leading;
 use palisade_proto::v1;
@@ -205,24 +204,28 @@ async fn a_stranger_who_sets_the_header_gets_no_more_than_the_leaders_address() 
     assert_eq!(taken.status, 200, "a leader does not look at it");
 }
 
+/// The answer to an acquire that arrives before this leader is known. The request is in one piece, so the node has
+/// looked for a leader once by the time that its metrics count the request.
+async fn acquired_before(follower: &Server, leader: Leading) -> Response {
+    let known = follower.requests().await;
+    let elected = async {
+        follower.arrival(known).await;
+        follower.handle.set_leader(leader);
+    };
+    let asked = follower.post("/v1/locks/x/acquire", ACQUIRE);
+    tokio::join!(asked, elected).0
+}
+
 #[tokio::test]
 async fn a_request_waits_for_a_leader_and_then_goes_there() {
     let leader = Server::start().await;
     let follower = Server::start().await;
     follower.handle.set_leader(Leading::Nowhere);
-    let elected = async {
-        tokio::time::sleep(Duration::from_millis(50)).await; // real time: the request has to arrive first
-        follower.handle.set_leader(Leading::At(url(leader.addr)));
-    };
-    let (answer, ()) = tokio::join!(follower.post("/v1/locks/x/acquire", ACQUIRE), elected);
+    let answer = acquired_before(&follower, Leading::At(url(leader.addr))).await;
     assert_eq!((answer.status, leader.status().await.locks), (200, 1));
 
     follower.handle.set_leader(Leading::Nowhere);
-    let elected = async {
-        tokio::time::sleep(Duration::from_millis(50)).await; // real time: the request has to arrive first
-        follower.handle.set_leader(Leading::Here);
-    };
-    let (answer, ()) = tokio::join!(follower.post("/v1/locks/x/acquire", ACQUIRE), elected);
+    let answer = acquired_before(&follower, Leading::Here).await;
     assert_eq!((answer.status, follower.status().await.locks), (200, 1));
 }
 
@@ -261,11 +264,7 @@ async fn a_leader_that_cannot_be_reached_got_nothing_and_the_next_one_gets_it() 
     );
     assert_eq!(leader_in(&refused).unwrap(), *url(dead));
     let next = Server::start().await;
-    let elected = async {
-        tokio::time::sleep(Duration::from_millis(50)).await; // real time: the first attempt has to fail
-        follower.handle.set_leader(Leading::At(url(next.addr)));
-    };
-    let (answer, ()) = tokio::join!(follower.post("/v1/locks/x/acquire", ACQUIRE), elected);
+    let answer = acquired_before(&follower, Leading::At(url(next.addr))).await;
     assert_eq!((answer.status, next.status().await.locks), (200, 1));
 }
 

@@ -90,7 +90,7 @@ async fn a_request_for_permits_that_is_wrong_is_refused_by_name_and_changes_noth
         ),
         (r#""permits": 2"#, "permits must be an object such as"),
         (r#""permits": [1, 3]"#, "permits must be an object such as"),
-        (r#""mode": "permits""#, "says not how many"),
+        (r#""mode": "permits""#, "does not say how many"),
         (
             r#""mode": "shared", "permits": {"count": 1, "of": 3}"#,
             "mode and permits are both given",
@@ -232,7 +232,10 @@ async fn permits_are_an_option_over_grpc() {
     for (options, says) in [
         (vec![wanted(4, 3)], "4 of 3 permits"),
         (vec![wanted(0, 0)], "0 of 0 permits"),
-        (vec![Wanted::Mode(3)], "mode permits (3) says not how many"),
+        (
+            vec![Wanted::Mode(3)],
+            "mode permits (3) does not say how many",
+        ),
         (
             vec![Wanted::Mode(2), wanted(1, 3)],
             "the option mode is given twice, or together with permits",

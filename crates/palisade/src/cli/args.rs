@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 use palisade_client::{BearerToken, Fault, TlsFiles};
 use palisade_core::{LockName, Permits, Token, Ttl, limits};
 
@@ -37,20 +37,19 @@ struct Certificates {
     /// The CA of the server, in PEM [default: those that this machine trusts].
     #[arg(long, value_name = "FILE", env = "PALISADE_CA_FILE", value_hint = ValueHint::FilePath)]
     ca_file: Option<PathBuf>,
-    /// The certificate that shows who you are, in PEM.
+    /// Your client certificate, in PEM.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLIENT_CERT", requires = "client_key", value_hint = ValueHint::FilePath)]
     client_cert: Option<PathBuf>,
     /// The key of --client-cert, in PEM.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLIENT_KEY", requires = "client_cert", value_hint = ValueHint::FilePath)]
     client_key: Option<PathBuf>,
-    /// Read the token that shows who you are from this file, instead of from PALISADE_TOKEN. It is read again for each
-    /// new connection.
+    /// Read your bearer token from this file, instead of from PALISADE_TOKEN. It is read again for each new connection.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }
 
 impl Connection {
-    /// The token that shows who the caller is.
+    /// The caller's bearer token.
     pub(crate) fn token(&self) -> Result<Option<BearerToken>, Fault> {
         super::secret::token(self.certificates.token_file.as_deref())
     }
@@ -157,6 +156,16 @@ impl LockArgs {
     }
 }
 
+/// `--on-deadline`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnDeadline {
+    /// SIGTERM a --grace before the deadline, SIGKILL at it
+    Kill,
+    /// Stop it a --grace before the deadline. It goes on if the authority then acknowledges the same token, and is
+    /// killed otherwise. A frozen command keeps its database locks and its locks on files, and others wait for them
+    Freeze,
+}
+
 /// `palisade run`.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::RUN_AFTER)]
@@ -167,6 +176,9 @@ pub(crate) struct RunArgs {
     /// the ttl if that is shorter].
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
+    /// The end of a command whose lock is not renewed in time.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnDeadline::Kill)]
+    pub(crate) on_deadline: OnDeadline,
     /// Run this with `sh -c` if the lock was lost, after the job is dead.
     #[arg(long, value_name = "CMD", value_hint = ValueHint::CommandString)]
     pub(crate) on_lost: Option<OsString>,

@@ -62,7 +62,7 @@ pub(crate) struct FileArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Exit status: 0 yes, 1 no, 125 palisade failed, 2 wrong command line")]
 pub(crate) struct CanArgs {
-    /// The principal; `anonymous` for callers who show nothing.
+    /// The principal; `anonymous` for callers without credentials.
     #[arg(value_name = "PRINCIPAL")]
     principal: String,
     /// hold, share, observe, break or admin.
@@ -167,7 +167,7 @@ fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
     let issuers: String = access
         .issuers()
         .map(|(issuer, audience, keys)| {
-            format!("; JWTs of {issuer} for {audience} are believed, {keys} keys")
+            format!("; accepts JWTs of {issuer} for {audience}, by {keys} keys")
         })
         .collect();
     let ended = match expired {
@@ -185,7 +185,7 @@ fn can(args: &CanArgs, out: Out) -> Result<(), Failure> {
     let principal = access.principal(name).ok_or_else(|| {
         let path = args.file.access.display();
         wrong(format!(
-            "{path}: no rule, token, subject or certificate is {name}'s"
+            "{path} has no rule, token, subject or certificate for {name}"
         ))
     })?;
     let (verb, lock) = (args.verb, &args.lock);
@@ -231,7 +231,7 @@ fn token_new(args: &TokenNewArgs, out: Out) -> Result<(), Failure> {
     }
     // Alone on standard output, for `> file`.
     out.warning(&format!(
-        "the token {} of {} is printed once, and only its hash is stored; {}send SIGHUP to the servers",
+        "token {} of {} is printed only now, because the file stores its hash; {}send SIGHUP to the servers",
         token.id(),
         args.principal,
         until.map_or(String::new(), |until| format!("it expires at {until}; ")),
@@ -297,7 +297,7 @@ fn cert(args: &CertArgs, out: Out) -> Result<(), Failure> {
         "{}certificate  {certificate}, valid for {} days\n\
          key          {key}\n\
          CA           {ca_file}\n\n\
-         For a test or a home network: whoever reads {} can be anybody. Elsewhere, use the CA of your organisation.\n\n\
+         For a test or a home network: anyone who can read {} can impersonate everybody. Elsewhere, use your organisation's CA.\n\n\
          \x20 server: palisade serve --tls-cert {certificate} --tls-key {key} --tls-client-ca {ca_file}\n\
          \x20 client: palisade ls --authority https://NAME:7420 --ca-file {ca_file} --client-cert {certificate} \
          --client-key {key}",

@@ -179,7 +179,7 @@ pub(super) fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
     };
     match urls.iter().find(|url| !known(url)) {
         Some(other) => Err(Failure::usage(format!(
-            "{other} is no node of a cluster; write --authority http://host:7420"
+            "{other} is not a node of a cluster; write --authority http://host:7420"
         ))),
         None => {
             let token = connection.token();

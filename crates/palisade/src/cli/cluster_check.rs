@@ -62,7 +62,7 @@ pub(super) fn carry_out(view: &ClusterReply, node: &str, out: Out) -> Result<(),
             .hint("see `palisade cluster status`, with the addresses of all nodes"));
     }
     if !view.members.iter().any(|member| member.node == node) {
-        let why = format!("node {node} is no member; see `palisade cluster status`");
+        let why = format!("node {node} is not a member; see `palisade cluster status`");
         return Err(Failure::new(NOT_NOW, Code::Refused, why));
     }
     let Verdict { stopped, removed } = Verdict::of(view, node);

@@ -77,8 +77,8 @@ fn check(file: &Path, out: Out) -> Result<(), Failure> {
     }
     let (file, sections) = (file.display(), checked.join(", "));
     out.text(&match checked.is_empty() {
-        true => format!("{file}: no section, so every setting has its default"),
-        false => format!("{file}: good, for {sections}"),
+        true => format!("{file} has no section, so every setting has its default"),
+        false => format!("{file} has no mistake; it sets {sections}"),
     })
 }
 

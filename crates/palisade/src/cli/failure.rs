@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::shell::shell_word;
 use super::value::in_words;
 
-/// The lock was lost, or is not held by the named grant.
+/// The lock was lost, or the named grant does not hold it.
 pub(crate) const LOST: u8 = 123;
 /// The lock was not acquired in time.
 pub(crate) const NOT_ACQUIRED: u8 = 124;

@@ -124,7 +124,7 @@ fn time(text: &str) -> Result<Duration, String> {
     if (Duration::from_millis(1)..=Policy::MAX).contains(&given) {
         Ok(given)
     } else {
-        Err(format!("{given:?} is outside 1ms ..= 24h"))
+        Err(format!("{given:?} is not between 1ms and 24h"))
     }
 }
 
@@ -328,7 +328,7 @@ fn announce(args: &GatewayArgs, ports: &Ports, start: Start, out: Out) -> Result
     out.text(&facts(out, &rows))?;
     if settling {
         out.text(&format!(
-            "\n  the last run did not end cleanly: higher tokens wait for {:?}",
+            "\n  the last run did not end cleanly, so higher tokens wait for {:?} until its writes have ended",
             args.settle
         ))?;
     }

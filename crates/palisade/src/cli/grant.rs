@@ -284,7 +284,7 @@ pub(super) async fn renew(args: &RenewArgs, out: Out) -> Result<(), Failure> {
         Renewal::Renewed(renewed) => {
             let lasts = millis(renewed.valid_for.as_millis());
             out.text(&format!(
-                "{} lasts {lasts} again, token {}",
+                "renewed {} for {lasts}, token {}",
                 out.strong(lock),
                 renewed.token
             ))
@@ -352,7 +352,7 @@ pub(super) fn not_held(lock: &str) -> Failure {
     Failure::new(
         LOST,
         Code::NotHeld,
-        format!("{lock} is not held by the named grant"),
+        format!("this grant does not hold {lock}"),
     )
     .hint(hint)
 }
@@ -361,7 +361,7 @@ pub(super) fn not_held(lock: &str) -> Failure {
 pub(super) fn stale(lock: &str, named: Option<Token>, highest: Token) -> Failure {
     let message = match named {
         Some(named) if named < highest => {
-            format!("token {named} is stale: {named} < {highest}, with which {lock} is held")
+            format!("token {named} is stale: {named} < {highest}; {lock} is held with {highest}")
         }
         _ => format!("{lock} is held with another fencing token, {highest}"),
     };

@@ -20,7 +20,7 @@ Examples:
 Exit status:
   0          it worked
   2          the command line is wrong (125 for `run`)
-  123        the lock was lost, or is not held by the named grant
+  123        the lock was lost, or the named grant does not hold it
   124        the lock was not acquired in time
   125        palisade failed: no server, no answer, a defect
   126, 127   `run` could not execute, or not find, the command
@@ -40,6 +40,11 @@ background. If renewal fails, the whole group gets SIGTERM one grace period befo
 SIGKILL at the deadline, so that no process of it is alive when another client can be granted the lock. The \
 deadline is counted from before the last acknowledged renewal was sent, on a clock that counts suspend. If \
 the server says that the lease is gone, SIGTERM is sent at once, and SIGKILL after the grace.
+
+With --on-deadline freeze a command whose lease is not renewed in time gets SIGSTOP instead, one grace period before the \
+deadline. It goes on if the authority acknowledges the same token later, and is killed if it answers anything else, if not \
+every thread is seen stopped by the deadline, or if anybody else continues a process of it. WARNING: a frozen command keeps \
+its database locks, its locks on files and its connections for as long as the authority does not answer; --timeout bounds that.
 
 When the command has ended, what it left behind is ended too (SIGTERM, and SIGKILL after the grace), with a line that \
 names it; only then is the lock released. If palisade itself is killed with SIGKILL, the command dies with it, and a second \
@@ -69,6 +74,8 @@ Signals:
   TERM, INT, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the group. Signals that
   were ignored at the start stay ignored. After TERM, INT, HUP and QUIT the group is continued, so
   that a stopped job ends. A command that goes on after TERM gets KILL after --kill-after.
+  While --on-deadline has frozen the command, TERM, INT, HUP and QUIT to palisade kill it at once, TSTP
+  and CONT do nothing, and ctrl-C on its terminal reaches it when it goes on.
 
 Terminal:
   If standard input is the terminal, the group runs in its foreground, so that ctrl-C, ctrl-Z and
@@ -120,7 +127,7 @@ pub(super) const SEQUENCER: &str = "\
 Prints the fencing token of a grant as the authority signs it: a sequencer, for a store or gateway that runs with \
 --require-signed and believes no bare number. It renews the lease, as every proof of holding it does.
 
-Send it only to the resource: who has it can present it there until a higher token comes.";
+Send it only to the resource: anyone who has it can present it there until a higher token comes.";
 
 pub(super) const SEQUENCER_AFTER: &str = "\
 The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from the command line.
@@ -204,8 +211,8 @@ pub(super) const PERMITS: &str = "\
 Changes how many permits a semaphore has, while it is in use.
 
 More permits are granted at once. When the number falls, holders keep their slots, and it takes effect as slots \
-come free; a waiting request for more than there are is refused. Programs that go on asking with the former \
-number are refused, too, with both numbers.";
+come free; a waiting request for more than there are is refused. Change the number in your programs, too: a \
+request with the old one is refused, and the error names both.";
 
 pub(super) const PERMITS_AFTER: &str = "\
 Exit status: 0 changed, 123 not in use, 125 palisade failed (such as: the lock is no semaphore)
@@ -242,9 +249,9 @@ Example:
   palisade watch orders/ --json";
 
 pub(super) const AUTH_CERT_AFTER: &str = "\
-A certificate made here serves a server and a client. There is no list of revoked certificates: to revoke one, make a \
-new CA in a new directory and a new certificate for everybody who stays, put them in place, and send SIGHUP to the \
-servers.
+A certificate made here serves a server and a client. This command makes no list of revoked certificates: to \
+revoke one, make a new CA in a new directory and a new certificate for everybody who stays, put them in place, and \
+send SIGHUP to the servers.
 
 Examples:
   palisade auth cert 10.0.0.1 locks.home       # for a server: its addresses and names
@@ -299,12 +306,12 @@ Examples:
   palisade serve --listen 127.0.0.1:7420 --listen unix:/run/palisade.sock
   palisade serve --clock manual --listen 127.0.0.1:0     # for your tests: time moves only on request
 
-Three nodes that lose nothing when one dies: the same --cluster on each of them, harmless to repeat:
+Three nodes that lose nothing when one dies: give each the same --cluster, at every start:
   palisade serve --data D --listen 10.0.0.1:7420 --cluster-key-file KEY \\
     --tls-cert C --tls-key K --tls-client-ca CA \\
     --cluster 10.0.0.1:7421,10.0.0.2:7421,10.0.0.3:7421
-The nodes show these certificates to each other, too: each needs its own, for the host of its peer address.
-A node that comes later:
+The nodes also show these certificates to each other: each needs its own, for the host of its peer address.
+A node that joins later:
   palisade serve --data D --listen 10.0.0.4:7420 --cluster-key-file KEY --join https://10.0.0.1:7420 \\
     --tls-cert C --tls-key K --tls-client-ca CA";
 
@@ -324,19 +331,19 @@ Keep its directory while no other node is known to be intact. Start a new one wi
 Both ids are in `palisade cluster status` and in the new node's first message.";
 
 pub(super) const CLUSTER_RECOVER: &str = "\
-Makes a single server's directory of a node's, when a majority of its cluster is lost for good.
+Turns a node's directory into a single server's, when a majority of its cluster is lost for good.
 
-While a majority can be brought back, bring it back: then nothing is lost. A recovery keeps what this node \
-had, also what it does not know to be committed, because the lost nodes may have acknowledged it. Locks that were \
-granted, renewed or released behind its last entry are lost. So run it on the node whose log is furthest: \
-compare those that are left with --look. A node that was told that it lost entries says so there, and is not the \
-one. Of the others the highest term decides, then the highest entry, but only if their histories agree: a later \
-term does not make up for entries that are committed elsewhere and missing here. Then the one with the most \
-committed entries is the one. Keep a copy of each directory.
+If a majority can be brought back, bring it back: then nothing is lost. A recovery keeps everything in this node's \
+log, even entries that it does not know to be committed, because the lost nodes may have acknowledged them. Locks \
+that were granted, renewed or released after its last entry are lost. So run it on the node whose log is furthest.
 
-The authority stays and its counter leaps, so that no token repeats, and the incarnation is new: the new cluster \
-refuses the old nodes. It cannot stop them if enough of them come back to be a majority among themselves, so make \
-sure that none of them runs again with its old directory.
+To find that node, run --look on each node that is left. Never choose one that says it was told that it lost \
+entries. If the histories of the others agree, choose the highest term, and within it the highest entry. If they \
+differ, entries were lost: choose the node with the most committed entries. Keep a copy of every directory.
+
+The authority's id stays, its counter leaps, so that no token repeats, and the incarnation is new: the new cluster \
+refuses the old nodes. It cannot stop a majority of them from serving among themselves, so make sure that none of \
+them runs again with its old directory.
 
 Back to three nodes:
   palisade cluster recover --data D --look
@@ -344,8 +351,8 @@ Back to three nodes:
   palisade serve --data D --cluster …            the flags that it had; the other nodes each with another --data";
 
 pub(super) const BACKUP_AFTER: &str = "\
-Of a node of a cluster it takes what was committed, as far as this node knew: from a follower that lags it is as old \
-as the follower. `palisade restore` makes a single server's directory of it, and `palisade serve --cluster` \
+On a node of a cluster it copies what the node knows to be committed, so the backup of a lagging follower is as old \
+as the follower. `palisade restore` turns it into a single server's directory, and `palisade serve --cluster` \
 makes that the first node of a new cluster.
 
 Examples:

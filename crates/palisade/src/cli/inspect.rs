@@ -114,7 +114,7 @@ fn describe(view: &LockView, out: Out) -> String {
     let Some(holder) = &view.holder else {
         let state = match view.delayed {
             None if view.waiters == 0 => return format!("{lock} is free"),
-            None => "held by nobody, and kept for the requests that wait".to_owned(),
+            None => "held by nobody, and kept for waiting requests".to_owned(),
             Some(delayed) => {
                 let rest = millis(delayed.as_millis());
                 format!("free and delayed: nobody is granted it for {rest}")
@@ -475,8 +475,8 @@ pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
         }));
     }
     out.text(&format!(
-        "{} is taken from its holder (token {token}). It may still believe that it holds the lock; \
-         a fence refuses it once the next holder has claimed.",
+        "took {} from its holder (token {token}). The holder may still believe that it has the lock; \
+         a fence refuses its writes once the next holder has claimed.",
         out.strong(lock)
     ))
 }
@@ -494,7 +494,7 @@ pub(super) async fn reopen(args: &OpenArgs, out: Out) -> Result<(), Failure> {
         }
         Reopened::Reopened if out.json => out.value(&json!({"resource_id": lock, "opened": true})),
         Reopened::Reopened => out.text(&format!(
-            "{} is open: a waiting request has it now, or else the next one is granted it",
+            "{} is open: a waiting request has it now, or the next one will get it",
             out.strong(lock)
         )),
     }
@@ -508,7 +508,7 @@ pub(super) async fn resize(args: &PermitsArgs, out: Out) -> Result<(), Failure> 
     match answer.map_err(|error| Failure::of(&error, url))? {
         Resized::NotInUse => {
             let message = format!("nobody holds permits of {lock}, or waits for them");
-            let hint = "there is no number to change: the next request for permits says how many there are";
+            let hint = "there is no number to change: the next request for permits sets it";
             Err(Failure::new(LOST, Code::NotHeld, message).hint(hint))
         }
         Resized::Resized if out.json => {

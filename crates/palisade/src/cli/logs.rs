@@ -53,7 +53,7 @@ fn wanted(text: std::ffi::OsString) -> Result<EnvFilter, String> {
     let text = text.to_string_lossy();
     EnvFilter::try_new(&text).map_err(|error| {
         format!(
-            "PALISADE_LOG is {text:?}, which is not a filter of log lines ({error}), and is left out; write for example info, \
+            "PALISADE_LOG is ignored: {text:?} is not a log filter ({error}); write for example info, \
              or error,palisade=debug"
         )
     })

@@ -50,7 +50,7 @@ use args::Connection;
 use runtime::wait_for;
 use settings::Refused;
 
-pub(crate) use args::{LockArgs, RunArgs};
+pub(crate) use args::{LockArgs, OnDeadline, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
 pub(crate) use grant::{lock_list, signed, slot_list};
 pub(crate) use output::{Out, millis, wall};
@@ -93,7 +93,7 @@ enum Command {
     /// Print the leader of an election, and each change
     #[command(long_about = help::OBSERVE)]
     Observe(args::ObserveArgs),
-    /// Change what a leader says about itself
+    /// Change the value that a leader publishes
     Proclaim(args::ProclaimArgs),
     /// Acquire a lock and leave it to you
     #[command(long_about = help::ACQUIRE)]

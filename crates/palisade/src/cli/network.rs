@@ -48,7 +48,7 @@ pub(super) struct NetworkArgs {
     /// callers whose `traceparent` says that their trace is recorded. Also from OTEL_EXPORTER_OTLP_ENDPOINT.
     #[arg(long, value_name = "URL")]
     pub(super) otlp: Option<crate::otlp::Endpoint>,
-    /// Listen where other machines can connect, although nothing shows who they are.
+    /// Listen where other machines can connect, without a way to know the callers.
     #[arg(long)]
     insecure: bool,
 }

@@ -93,7 +93,7 @@ struct ClusterArgs {
     /// this node is a member.
     #[arg(long, value_name = "PEER,PEER,…", value_delimiter = ',', conflicts_with_all = ["join", "clock"])]
     cluster: Vec<String>,
-    /// Come into a cluster that is there: URLs of one of its nodes, or of several.
+    /// Join an existing cluster: the URL of one of its nodes, or of several.
     #[arg(
         long,
         value_name = "URL,URL,…",

@@ -55,7 +55,7 @@ fn confirm(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
     let shown = data.display();
     if !io::stdin().is_terminal() {
         let why = format!(
-            "a recovery gives up what only the lost nodes had and cannot be undone, so {shown} is as it was"
+            "a recovery gives up what only the lost nodes had and cannot be undone, so {shown} was not changed"
         );
         return Err(Failure::usage(why).hint(format!(
             "compare the nodes that are left with --look, then type: palisade cluster recover --data {shown} --yes"
@@ -66,7 +66,7 @@ fn confirm(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
         screen,
         "{}\n\n\
          This directory becomes a single server's. What only the other nodes had is lost: locks that were granted,\n\
-         renewed or released behind its last entry. No other node may run again with its old directory.\n\
+         renewed or released after its last entry. No other node may run again with its old directory.\n\
          If a majority can be brought back, do that instead. Type `recover` to go on: ",
         text(data, look, out)?
     )?;
@@ -76,7 +76,7 @@ fn confirm(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
     match typed.trim() {
         "recover" => Ok(()),
         _ => Err(Failure::local(format!(
-            "not confirmed; {shown} is as it was"
+            "not confirmed; {shown} was not changed"
         ))),
     }
 }
@@ -87,7 +87,7 @@ fn show(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
             "{}\n\n\
              Compare all nodes that are left. One that was told that it lost entries is not the one to recover. Of the\n\
              others, if their histories agree up to the last committed entry of each, the one with the highest term is the\n\
-             furthest, and of those with the same term the one with the highest entry. If they part before that, entries\n\
+             furthest, and of those with the same term the one with the highest entry. If they differ before that, entries\n\
              were lost: the furthest is the one with the most committed entries. Keep a copy of every directory.\n\
              On the furthest: palisade cluster recover --data {}",
             text(data, look, out)?,

@@ -148,7 +148,7 @@ fn delays(lock_delay: Duration, at_least_for: Duration) -> Result<(), String> {
 pub(crate) fn lock(text: &str) -> Result<LockName, String> {
     if matches!(text, "." | "..") {
         return Err(format!(
-            "{text:?} is not the name of a lock: paths of URLs lose it, so most clients could not reach it"
+            "{text:?} is not the name of a lock: URLs drop it from their paths, so most clients could not reach the lock"
         ));
     }
     LockName::new(text).map_err(|invalid| in_words(&invalid.to_string()))

@@ -32,18 +32,22 @@ pub(super) fn command(program: &OsString, environment: &[(&'static str, String)]
     command
 }
 
-/// Starts the job in a process group of its own; it dies with this process.
+/// Starts the job in a process group of its own, or in a session of its own; it dies with this process.
 pub(super) fn start(
     mut command: Command,
     watchdog: &Watchdog,
     foreground: Option<OwnedFd>,
+    own_session: bool,
 ) -> io::Result<Pid> {
-    command.process_group(0);
+    if !own_session {
+        command.process_group(0);
+    }
     let parent = rustix::process::getpid();
     BeforeExec {
         parent,
         watchdog: watchdog.pipe()?,
         foreground,
+        own_session,
     }
     .attach(&mut command);
     let child = command.spawn()?;
@@ -57,6 +61,8 @@ pub(super) struct Children {
     group: Group,
     /// The command's exit status, once it has ended.
     status: Option<u8>,
+    /// It died of SIGINT.
+    interrupted: bool,
     /// Reaped descendants whose own parents had ended.
     orphans: u32,
 }
@@ -76,6 +82,7 @@ impl Children {
             leader,
             group: Group::new(leader),
             status: None,
+            interrupted: false,
             orphans: 0,
         }
     }
@@ -93,6 +100,11 @@ impl Children {
         self.status
     }
 
+    /// Whether the command died of SIGINT; one that handles it ends in another way.
+    pub(super) fn was_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
     pub(super) fn orphans(&self) -> u32 {
         self.orphans
     }
@@ -108,6 +120,7 @@ impl Children {
                 }
             } else if pid == self.leader {
                 self.status = Some(exit_status(status));
+                self.interrupted = status.terminating_signal() == Some(Signal::INT.as_raw());
             } else if Some(pid) == watchdog {
                 reaped.watchdog_ended = true;
             } else {

@@ -14,6 +14,9 @@
 //! moves forward, and it stays known when the guard is lost: nobody else can be granted the lock before the
 //! deadline, unless an operator breaks the lock, and then only the fence helps.
 //!
+//! With `--on-deadline freeze` a running job is not terminated a grace before the deadline for want of a renewal: it is
+//! stopped, and goes on with a new deadline or is killed: see [`freeze`](super::freeze).
+//!
 //! A lost lock stays lost. A deadline that has passed never moves on, not even after a renewal that was
 //! acknowledged before it: the watchdog knew only the old deadline, and has killed the job.
 
@@ -46,6 +49,8 @@ pub(super) enum JobSignal {
     Terminate,
     /// SIGKILL.
     Kill,
+    /// SIGSTOP, and what follows from it.
+    Freeze,
 }
 
 /// The next action.
@@ -69,6 +74,8 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub(super) struct Supervisor {
     grace: Span,
+    /// Whether the job is stopped instead of terminated if no renewal comes.
+    freezes: bool,
     refresh: Span,
     deadline: Timestamp,
     phase: Phase,
@@ -85,6 +92,7 @@ impl Supervisor {
     pub(super) fn new(grace: Span, refresh: Span, deadline: Timestamp) -> Supervisor {
         Supervisor {
             grace,
+            freezes: false,
             refresh,
             deadline,
             phase: Phase::Running,
@@ -93,6 +101,34 @@ impl Supervisor {
             must_end_by: None,
             killed_after_term: false,
         }
+    }
+
+    /// The same with `--on-deadline freeze`.
+    pub(super) fn freezing(self, freezes: bool) -> Supervisor {
+        Supervisor { freezes, ..self }
+    }
+
+    /// Whether the job must be stopped now. One that is ending anyway is not stopped.
+    pub(super) fn must_freeze(&self, now: Timestamp) -> bool {
+        let runs = self.phase == Phase::Running && self.must_end_by.is_none();
+        let held = !self.lost && !self.overtime && now < self.deadline;
+        self.freezes && runs && held && !self.may_run(now, self.deadline)
+    }
+
+    /// Whether a job that has this deadline may run at `now`, until the next check at least.
+    pub(super) fn may_run(&self, now: Timestamp, deadline: Timestamp) -> bool {
+        now.after(self.grace) < deadline
+    }
+
+    /// The job was stopped from before the deadline on, and goes on: the authority acknowledged the same grant.
+    pub(super) fn goes_on(&mut self, deadline: Timestamp) {
+        self.deadline = self.deadline.max(deadline);
+    }
+
+    /// The frozen job is killed at the next step. `lost` says that the lock counts as lost, whatever its deadline.
+    pub(super) fn ends_frozen(&mut self, lost: bool) {
+        self.lost |= lost;
+        self.phase = Phase::Killed;
     }
 
     /// The last deadline the guard vouched for.
@@ -152,6 +188,11 @@ impl Supervisor {
             };
         }
         match self.phase {
+            Phase::Running if job == Job::Runs && self.must_freeze(now) => Step {
+                signal: Some(JobSignal::Freeze),
+                wake: now,
+                over: false,
+            },
             Phase::Running => match self.end_by(now, job) {
                 Some(kill_at) => self.end(now, kill_at),
                 None if self.must_end_by.is_some_and(|end| end <= now) => {
@@ -167,11 +208,10 @@ impl Supervisor {
 
     /// When the job must be dead; `None` if it may go on.
     fn end_by(&mut self, now: Timestamp, job: Job) -> Option<Timestamp> {
-        let graceful = now.after(self.grace);
         if self.lost || self.overtime || job == Job::Leftovers {
-            return Some(graceful.min(self.deadline));
+            return Some(now.after(self.grace).min(self.deadline));
         }
-        if graceful >= self.deadline {
+        if !self.may_run(now, self.deadline) {
             // No renewal came in time. A later one does not save the job.
             self.lost = true;
             return Some(self.deadline);
@@ -273,6 +313,52 @@ mod tests {
             signal(JobSignal::Kill, 1_040)
         );
         assert!(supervisor.step(ms(1_025), Hold::Lost, Job::Gone).over && supervisor.lost());
+    }
+
+    const FREEZE: JobSignal = JobSignal::Freeze;
+
+    #[test]
+    fn a_job_that_freezes_is_stopped_a_grace_before_the_deadline_and_goes_on_or_is_killed() {
+        let mut goes_on = supervisor().freezing(true);
+        assert_eq!(goes_on.step(ms(799), HELD, Job::Runs), wait(ms(800)));
+        assert_eq!(goes_on.step(ms(800), HELD, Job::Runs), signal(FREEZE, 800));
+        let mut ends = goes_on.clone();
+        // The grant was acknowledged at 4,000.
+        goes_on.goes_on(ms(5_000));
+        let held = Hold::Until(ms(5_000));
+        assert_eq!(goes_on.step(ms(4_100), held, Job::Runs), wait(ms(4_400)));
+        assert!(!goes_on.lost());
+        assert_eq!(
+            goes_on.step(ms(4_800), held, Job::Runs),
+            signal(FREEZE, 4_800)
+        );
+        ends.ends_frozen(false);
+        assert_eq!(
+            ends.step(ms(4_000), Hold::Lost, Job::Runs),
+            signal(JobSignal::Kill, 4_020)
+        );
+        assert!(ends.lost(), "the deadline had passed");
+    }
+
+    #[test]
+    fn a_job_is_not_frozen_that_is_ending_or_whose_lock_is_lost() {
+        let at = |change: fn(&mut Supervisor), hold, job, now| {
+            let mut supervisor = supervisor().freezing(true);
+            change(&mut supervisor);
+            supervisor.step(ms(now), hold, job).signal
+        };
+        assert_eq!(at(|_| {}, HELD, Job::Runs, 900), Some(FREEZE), "control");
+        let others = [
+            at(|_| {}, Hold::Lost, Job::Runs, 900),
+            at(|_| {}, HELD, Job::Leftovers, 900),
+            at(|it| it.asked_to_end(ms(2_000)), HELD, Job::Runs, 900),
+            at(Supervisor::time_is_up, HELD, Job::Runs, 900),
+            at(|it| it.freezes = false, HELD, Job::Runs, 900),
+        ];
+        assert_eq!(others, [Some(JobSignal::Terminate); 5]);
+        // Too late to be seen stopped before the deadline.
+        let late = at(|_| {}, HELD, Job::Runs, 1_000);
+        assert_eq!(late, Some(JobSignal::Kill));
     }
 
     #[test]

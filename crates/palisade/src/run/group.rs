@@ -11,15 +11,22 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// A process as `/proc` lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Row {
-    pid: i32,
+pub(super) struct Row {
+    pub(super) pid: i32,
     parent: i32,
     group: i32,
     session: i32,
-    /// Ended, and not yet reaped.
+    /// Every thread of it has ended, and it is not yet reaped.
     dead: bool,
     /// The start time since boot; together with the process id it identifies a process for ever.
-    started: u64,
+    pub(super) started: u64,
+}
+
+impl Row {
+    /// Signals this very process, and no other one that has its number meanwhile.
+    pub(super) fn signal(&self, signal: Signal) {
+        signal_one(self.pid, signal, |now| now.started == self.started);
+    }
 }
 
 /// A job, named by the leader of its process group.
@@ -57,8 +64,19 @@ impl Group {
             self.signal(signal);
         }
         for row in outside {
-            signal_one(row, signal);
+            row.signal(signal);
         }
+    }
+
+    /// The live processes of the job; `None` if `/proc` does not list them.
+    pub(super) fn rows(self) -> Option<Vec<Row>> {
+        let rows = processes()?;
+        Some(self.of(&rows, None).into_iter().cloned().collect())
+    }
+
+    /// Whether a process is in the group itself.
+    pub(super) fn contains(self, row: &Row) -> bool {
+        row.group == self.raw()
     }
 
     /// Whether any process of the job is alive.
@@ -196,16 +214,31 @@ fn descends(parents: &BTreeMap<i32, i32>, mut pid: i32, from: i32) -> bool {
 
 /// The process id may have been reused since the list was read. A descriptor always refers to one process, so
 /// the process is checked again through one.
-fn signal_one(row: &Row, signal: Signal) {
-    let Some(pid) = Pid::from_raw(row.pid) else {
+fn signal_one(pid: i32, signal: Signal, is_it: impl Fn(&Row) -> bool) {
+    let Some(descriptor) = Pid::from_raw(pid)
+        .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
+    else {
         return;
     };
-    let Ok(descriptor) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
-        return;
-    };
-    if process(row.pid).is_some_and(|now| now.started == row.started) {
+    if process(pid).is_some_and(|now| is_it(&now)) {
         let _ = rustix::process::pidfd_send_signal(descriptor, signal);
     }
+}
+
+/// A process of the job outside its group, as a number for the watchdog: its process id, and the end of its start time.
+pub(super) fn as_number(row: &Row) -> u64 {
+    u64::from(row.pid.unsigned_abs()) | (row.started << 32)
+}
+
+/// Kills the process of such a number.
+pub(super) fn kill_numbered(number: u64) {
+    let pid = i32::try_from(number & u64::from(u32::MAX)).unwrap_or(0);
+    signal_one(pid, Signal::KILL, |now| as_number(now) == number);
+}
+
+/// Whether this process can list those of its job.
+pub(super) fn sees_processes() -> bool {
+    processes().is_some()
 }
 
 fn processes() -> Option<Vec<Row>> {
@@ -233,7 +266,12 @@ fn row(pid: i32, stat: &str) -> Option<Row> {
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
-        dead: matches!(*fields.first()?, "Z" | "X"),
+        // The line is that of the first thread, which may have ended before the others.
+        dead: matches!(*fields.first()?, "Z" | "X")
+            && fields
+                .get(17)?
+                .parse()
+                .is_ok_and(|threads: u32| threads < 2),
         started: fields.get(19)?.parse().ok()?,
     })
 }
@@ -345,6 +383,25 @@ mod tests {
             })
         );
         assert_eq!(row(77, "77 (cut"), None);
+    }
+
+    #[test]
+    fn a_process_is_dead_when_its_last_thread_is() {
+        let line = |threads: u32| {
+            let before = "1 ".repeat(11);
+            format!("77 (a) Z 3 5 6 0 -1 {before}{threads} 1 424242 9")
+        };
+        assert!(row(77, &line(1)).unwrap().dead);
+        assert!(!row(77, &line(2)).unwrap().dead);
+    }
+
+    #[test]
+    fn a_number_names_one_process() {
+        let row = Row {
+            started: (7 << 32) + 424_242,
+            ..at(77, 1, 77)
+        };
+        assert_eq!(as_number(&row), (424_242 << 32) + 77);
     }
 
     #[test]

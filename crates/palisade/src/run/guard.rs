@@ -5,12 +5,13 @@
 //!   --authority anything else ─► Fenced
 //! ```
 
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
 use palisade_authorities::redlock::{self, Redlock};
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_client::{Ending, Lease, Released};
+use palisade_client::{Ending, Error, Fault, Lease, Released};
 use palisade_core::{LockName, Span, Timestamp, Ttl};
 use palisade_proto::Code;
 
@@ -18,7 +19,7 @@ use super::deadline::Hold;
 use super::patience::{self, margin, refused};
 use super::watchdog::ReleaseCommand;
 use crate::cli::{
-    Failure, LOST, LockArgs, NOT_ACQUIRED, Out, RunArgs, lock_list, signed, slot_list,
+    Failure, LOST, LockArgs, NOT_ACQUIRED, OnDeadline, Out, RunArgs, lock_list, signed, slot_list,
 };
 
 /// How long to wait at the end for requests whose answers no longer matter.
@@ -146,13 +147,13 @@ impl Guard {
     }
 
     /// Completes when the lock is lost.
-    pub(super) async fn lost(&self) {
+    pub(super) fn lost(&self) -> Pin<Box<dyn Future<Output = ()>>> {
         match self {
             Guard::Fenced(lease, others) => {
                 let mut lost: Vec<_> = all(lease, others)
                     .map(|lease| Box::pin(lease.lost()))
                     .collect();
-                std::future::poll_fn(|cx| {
+                Box::pin(std::future::poll_fn(move |cx| {
                     match lost
                         .iter_mut()
                         .any(|lost| lost.as_mut().poll(cx).is_ready())
@@ -160,11 +161,22 @@ impl Guard {
                         true => Poll::Ready(()),
                         false => Poll::Pending,
                     }
-                })
-                .await;
+                }))
             }
-            Guard::Tokenless { guard, .. } => guard.lost().await,
+            Guard::Tokenless { guard, .. } => Box::pin(guard.lost()),
         }
+    }
+
+    /// Asks the authority for every grant whose deadline has passed; see [`Lease::resume`].
+    pub(super) async fn resume(&mut self) -> Result<(), Error> {
+        let Guard::Fenced(lease, others) = self else {
+            // Refused before it was acquired.
+            return Err(Fault::unsupported("acknowledge the same token").into());
+        };
+        for lease in std::iter::once(lease).chain(others) {
+            lease.resume().await?;
+        }
+        Ok(())
     }
 
     /// Why the lock is lost, as far as this side knows.
@@ -269,6 +281,10 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
     if lock_args.permits.is_some() {
         let why = "redlock:// cannot grant permits of a semaphore";
         return Err(Failure::usage(why).hint("omit --permits, or use a Palisade server"));
+    }
+    if args.on_deadline == OnDeadline::Freeze {
+        let why = "redlock:// has no fencing token that could be acknowledged again";
+        return Err(Failure::usage(why).hint("omit --on-deadline freeze, or use a Palisade server"));
     }
     if args.sequencer {
         let why = "redlock:// has no fencing tokens that could be signed";

@@ -9,12 +9,14 @@
 
 mod child;
 mod deadline;
+mod freeze;
 mod group;
 mod guard;
 mod hook;
 mod patience;
 mod renewals;
 mod signals;
+mod stopped;
 mod supervise;
 mod sys;
 mod terminal;
@@ -28,7 +30,7 @@ use palisade_core::{LockName, Span};
 use palisade_proto::Code;
 use rustix::process::Signal;
 
-use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE, millis, runtime};
+use crate::cli::{FAILED, Failure, OnDeadline, Out, RunArgs, USAGE, millis, runtime};
 use deadline::Supervisor;
 use guard::{Guard, SHUTDOWN_WAIT};
 use renewals::Renewals;
@@ -70,7 +72,12 @@ fn hold_and_finish(args: &RunArgs, out: Out) -> Result<u8, Failure> {
     let runtime = runtime()?;
     let result = runtime.block_on(hold(args, grace, out));
     runtime.block_on(finish_background_requests());
-    result
+    let ended = result?;
+    if ended.interrupted {
+        // Without palisade the terminal would have interrupted the whole group: a loop of a shell would be over.
+        sys::interrupt_own_group();
+    }
+    Ok(ended.status)
 }
 
 /// The first renewal is sent after a third of the ttl. A grace longer than half of it would end healthy jobs.
@@ -102,9 +109,21 @@ const DEFAULT_KILL_AFTER: Span = Span::from_millis(10_000);
 
 const LONGEST_DEFAULT_GRACE: Span = Span::from_millis(2_000);
 
-async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
+/// How palisade ends.
+struct Ended {
+    status: u8,
+    /// By the SIGINT of which its command died.
+    interrupted: bool,
+}
+
+async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<Ended, Failure> {
+    if args.on_deadline == OnDeadline::Freeze && !group::sees_processes() {
+        let why = "--on-deadline freeze has to see that the command's processes are stopped, and /proc does not list them";
+        return Err(Failure::local(why.to_owned())
+            .hint("mount the /proc of this PID namespace, or omit --on-deadline freeze"));
+    }
     let mut signals = Signals::ending()?;
-    let guard = tokio::select! {
+    let mut guard = tokio::select! {
         guard = Guard::acquire(args, out) => guard?,
         // Nothing runs yet. The client releases any grant that the request got or will get.
         signal = signals.next() => return Ok(ended_by(signal)),
@@ -127,7 +146,7 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
             }
         }
     }
-    let end = match job(args, grace, &guard, &environment, &mut signals, out).await {
+    let end = match job(args, grace, &mut guard, &environment, &mut signals, out).await {
         Ok(end) => end,
         Err(failure) => {
             guard.free().await;
@@ -149,7 +168,10 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
     let Some(failure) = lost else {
         return match end.overtime {
             true => Err(timed_out(&lock, args)),
-            false => Ok(end.status),
+            false => Ok(Ended {
+                status: end.status,
+                interrupted: end.interrupted,
+            }),
         };
     };
     if let Some(hook) = &args.on_lost {
@@ -164,15 +186,18 @@ fn timed_out(lock: &LockName, args: &RunArgs) -> Failure {
     Failure::new(TIMED_OUT, Code::Expired, message).hint("choose a longer --timeout")
 }
 
-fn ended_by(signal: Signal) -> u8 {
-    u8::try_from(128 + signal.as_raw()).unwrap_or(FAILED)
+fn ended_by(signal: Signal) -> Ended {
+    Ended {
+        status: u8::try_from(128 + signal.as_raw()).unwrap_or(FAILED),
+        interrupted: false,
+    }
 }
 
 /// Runs the job until none of its processes is left.
 async fn job(
     args: &RunArgs,
     grace: Span,
-    guard: &Guard,
+    guard: &mut Guard,
     environment: &[(&'static str, String)],
     signals: &mut Signals,
     out: Out,
@@ -183,7 +208,7 @@ async fn job(
         .map_err(|error| failed("cannot adopt the command's orphans", error.into()))?;
     let deadline = guard.deadline()?;
     let release_command = guard.release_command(&args.lock_args);
-    let watchdog = Watchdog::start(deadline, None, &release_command)
+    let watchdog = Watchdog::start(Some(deadline), None, &release_command)
         .map_err(|error| failed("cannot start the watchdog", error))?;
     let mut terminal = Terminal::find();
     let free = terminal.as_mut().filter(|terminal| terminal.is_free());
@@ -193,7 +218,10 @@ async fn job(
         Some(device)
     });
     let command = command(args, environment)?;
-    let leader = match child::start(command, &watchdog, foreground) {
+    let freezes = args.on_deadline == OnDeadline::Freeze;
+    // A stopped group whose parent dies is continued by the kernel if both are of one session. On a terminal they must be.
+    let own_session = freezes && terminal.is_none();
+    let leader = match child::start(command, &watchdog, foreground, own_session) {
         Ok(leader) => leader,
         Err(error) => {
             if let Some(terminal) = &mut terminal {
@@ -204,8 +232,10 @@ async fn job(
         }
     };
     let refresh = Span::from_nanos(args.lock_args.ttl.span().as_nanos() / 6);
-    let supervisor = Supervisor::new(grace, refresh, deadline);
+    let supervisor = Supervisor::new(grace, refresh, deadline).freezing(freezes);
     let children = child::Children::new(leader);
+    let end = if freezes { "frozen" } else { "ended" };
+    let renewals = Renewals::new(out, guard.lock().clone(), args.lock_args.ttl, end);
     Ok(SupervisedJob {
         guard,
         signals,
@@ -216,9 +246,10 @@ async fn job(
         until: args
             .timeout
             .map(|timeout| BootClock.now().after(timeout.into())),
-        renewals: Renewals::new(out, guard.lock().clone(), args.lock_args.ttl),
+        renewals,
         kill_after: kill_after(args),
         release_command,
+        told: false,
         out,
     }
     .until_gone()

@@ -89,8 +89,8 @@ async fn warn_of_take_over(client: &Client, lock_args: &LockArgs, out: Out) {
         let holder = view.and_then(|view| view.holder);
         if let Some(holder) = holder.filter(|holder| holder.client.as_str() == id) {
             out.warning(&format!(
-                "{lock} is held by the client id {id} already (token {}): this job takes it over, and a command that \
-                 runs under it is ended. Jobs on two machines need two client ids, or none",
+                "client id {id} already holds {lock} (token {}): this job takes the lock over, and the command that \
+                 runs under it is ended. Give jobs on two machines different client ids, or none",
                 holder.token
             ));
         }

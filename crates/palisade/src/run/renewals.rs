@@ -10,15 +10,18 @@ pub(super) struct Renewals {
     out: Out,
     lock: LockName,
     ttl: Ttl,
+    /// What happens to the command at the end.
+    end: &'static str,
     late: bool,
 }
 
 impl Renewals {
-    pub(super) fn new(out: Out, lock: LockName, ttl: Ttl) -> Renewals {
+    pub(super) fn new(out: Out, lock: LockName, ttl: Ttl, end: &'static str) -> Renewals {
         Renewals {
             out,
             lock,
             ttl,
+            end,
             late: false,
         }
     }
@@ -32,10 +35,11 @@ impl Renewals {
         let late = left < Span::from_nanos(self.ttl.span().as_nanos() / 2);
         if late && !self.late {
             self.out.warning(&format!(
-                "the authority has not acknowledged a renewal of {} for {}; without one, the command is ended \
+                "the authority has not acknowledged a renewal of {} for {}; without one, the command is {} \
                  in less than {}",
                 self.lock,
                 millis((self.ttl.span().as_millis()).saturating_sub(left.as_millis())),
+                self.end,
                 millis(left.as_millis())
             ));
         } else if self.late && !late {

@@ -17,7 +17,7 @@ use crate::cli::{Out, millis};
 
 /// A job and everything needed to supervise it.
 pub(super) struct SupervisedJob<'a> {
-    pub(super) guard: &'a Guard,
+    pub(super) guard: &'a mut Guard,
     pub(super) signals: &'a mut Signals,
     pub(super) supervisor: Supervisor,
     pub(super) children: Children,
@@ -31,6 +31,8 @@ pub(super) struct SupervisedJob<'a> {
     pub(super) kill_after: Span,
     /// The watchdog releases the lock with this command after this process has ended.
     pub(super) release_command: ReleaseCommand,
+    /// This process itself got SIGINT.
+    pub(super) told: bool,
     pub(super) out: Out,
 }
 
@@ -43,13 +45,15 @@ pub(super) struct End {
     pub(super) lost: bool,
     /// It was ended because of `--timeout`.
     pub(super) overtime: bool,
+    /// It died of the ctrl-C of a terminal that only it had. The processes beside palisade would have got that, too.
+    pub(super) interrupted: bool,
     pub(super) orphans: u32,
 }
 
 impl SupervisedJob<'_> {
     /// Supervises until no process of the job is alive.
     pub(super) async fn until_gone(mut self) -> End {
-        let mut lost = Box::pin(self.guard.lost());
+        let mut lost = self.guard.lost();
         let (mut is_lost, mut passed_on) = (false, None);
         loop {
             let reaped = self.children.reap(self.watchdog_pid());
@@ -62,6 +66,14 @@ impl SupervisedJob<'_> {
                 self.pass_on(signal);
             }
             self.handle(reaped);
+            // Asked again: the job may have been told to end in between.
+            if step.signal == Some(JobSignal::Freeze)
+                && self.supervisor.must_freeze(BootClock.now())
+            {
+                self.freeze().await;
+                (lost, is_lost) = (self.guard.lost(), false);
+                continue;
+            }
             tokio::select! {
                 biased;
                 // The signal that was passed on may have set an earlier end.
@@ -128,6 +140,8 @@ impl SupervisedJob<'_> {
                 send(Signal::CONT);
             }
             JobSignal::Kill => send(Signal::KILL),
+            // By the loop, which waits for what comes of it.
+            JobSignal::Freeze => {}
         }
     }
 
@@ -144,6 +158,7 @@ impl SupervisedJob<'_> {
                 terminal.give(self.children.leader());
             }
         }
+        self.told |= signal == Signal::INT;
         self.children.group().signal(signal);
         if signals::ENDING.contains(&signal) {
             // A stopped process handles no signal.
@@ -157,9 +172,11 @@ impl SupervisedJob<'_> {
         }
     }
 
-    fn handle(&mut self, reaped: Reaped) {
+    pub(super) fn handle(&mut self, reaped: Reaped) {
         if reaped.watchdog_ended {
-            self.restart_watchdog();
+            let deadline = Some(self.supervisor.deadline());
+            let leader = self.children.leader();
+            self.watchdog = another_watchdog(deadline, leader, &self.release_command);
         }
         match reaped.stopped {
             Some(signal @ (Signal::TTIN | Signal::TTOU)) if self.may_give() => {
@@ -184,8 +201,8 @@ impl SupervisedJob<'_> {
         } else if sys::own_group().is_none_or(group::is_orphaned) {
             // No shell is left that could ever give it: the kernel ends such a job in the same way.
             self.out.warning(
-                "the command waits for the terminal, which another program has and nobody can give back: it is \
-                 ended with SIGHUP",
+                "the command waits for a terminal that another program has, and no shell is left to give it back: it \
+                 is ended with SIGHUP",
             );
             self.children.group().signal(Signal::HUP);
             self.children.group().signal(Signal::CONT);
@@ -214,7 +231,7 @@ impl SupervisedJob<'_> {
             return self.stop_myself();
         }
         self.out.warning(
-            "the command was stopped and goes on: palisade is process 1, which nobody can put into the background",
+            "the command was stopped and is continued: palisade is process 1, and no shell is there to continue it later",
         );
         self.children.group().signal(Signal::CONT);
     }
@@ -228,29 +245,12 @@ impl SupervisedJob<'_> {
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
     }
 
-    fn restart_watchdog(&mut self) {
-        let leader = self.children.leader();
-        match Watchdog::start(
-            self.supervisor.deadline(),
-            Some(leader),
-            &self.release_command,
-        ) {
-            Ok(watchdog) => {
-                tracing::warn!("the watchdog had ended and was started again");
-                self.watchdog = Some(watchdog);
-            }
-            Err(error) => {
-                tracing::error!(%error, "the watchdog has ended and cannot be started again");
-                self.watchdog = None;
-            }
-        }
-    }
-
     fn watchdog_pid(&self) -> Option<Pid> {
         self.watchdog.as_ref().map(Watchdog::pid)
     }
 
     fn end(self) -> End {
+        let had_terminal = self.terminal.as_ref().is_some_and(Terminal::is_given);
         if let Some(mut terminal) = self.terminal {
             terminal.take_back();
         }
@@ -267,7 +267,26 @@ impl SupervisedJob<'_> {
             status: self.children.status().unwrap_or(u8::MAX),
             lost: self.supervisor.lost(),
             overtime: self.supervisor.overtime(),
+            interrupted: had_terminal && !self.told && self.children.was_interrupted(),
             orphans: self.children.orphans(),
+        }
+    }
+}
+
+/// Starts a watchdog in the place of one that has ended.
+pub(super) fn another_watchdog(
+    deadline: Option<Timestamp>,
+    leader: Pid,
+    release_command: &ReleaseCommand,
+) -> Option<Watchdog> {
+    match Watchdog::start(deadline, Some(leader), release_command) {
+        Ok(watchdog) => {
+            tracing::warn!("the watchdog had ended and was started again");
+            Some(watchdog)
+        }
+        Err(error) => {
+            tracing::error!(%error, "the watchdog has ended and cannot be started again");
+            None
         }
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct BeforeExec {
     pub(super) watchdog: OwnedFd,
     /// The terminal whose foreground it takes.
     pub(super) foreground: Option<OwnedFd>,
+    /// Whether it begins a session, and with it its group.
+    pub(super) own_session: bool,
 }
 
 impl BeforeExec {
@@ -34,6 +36,9 @@ impl BeforeExec {
         if rustix::process::getppid() != Some(self.parent) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
+        if self.own_session {
+            rustix::process::setsid()?;
+        }
         let group = rustix::process::getpid();
         rustix::io::write(&self.watchdog, &watchdog::group_message(group))?;
         if let Some(terminal) = &self.foreground {
@@ -49,6 +54,21 @@ impl BeforeExec {
 pub(super) fn own_group() -> Option<Pid> {
     // SAFETY: the call takes nothing, changes nothing and cannot fail.
     Pid::from_raw(unsafe { libc::getpgrp() })
+}
+
+/// Lets SIGTTIN stop this process, and those that it starts, also where it was ignored when this process started.
+pub(super) fn obey_ttin() {
+    // SAFETY: the default disposition has no handler, and the call cannot fail for this signal.
+    unsafe { libc::signal(libc::SIGTTIN, libc::SIG_DFL) };
+}
+
+/// Sends SIGINT to this process and its group, with the default disposition here. Returns only where SIGINT is blocked.
+pub(super) fn interrupt_own_group() {
+    // SAFETY: the default disposition has no handler, and neither call touches memory of this process.
+    unsafe {
+        libc::signal(libc::SIGINT, libc::SIG_DFL);
+        libc::kill(0, libc::SIGINT);
+    }
 }
 
 /// Makes `group` the foreground group of the terminal.

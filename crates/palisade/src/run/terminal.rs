@@ -30,11 +30,17 @@ pub(super) struct Terminal {
 impl Terminal {
     /// The controlling terminal, if there is one.
     pub(super) fn find() -> Option<Terminal> {
-        Some(Terminal {
+        let terminal = Terminal {
             device: controlling()?,
             ours: sys::own_group(),
             given: false,
-        })
+        };
+        if terminal.is_ours() {
+            // bash ignores SIGTTIN in `$(…)`, and the job inherits that: its read of the terminal would fail at once,
+            // instead of stopping it so that it gets the terminal.
+            sys::obey_ttin();
+        }
+        Some(terminal)
     }
 
     /// Whether the job may have the terminal from the start. Not in a pipeline, `palisade run … | less`: there the

@@ -8,6 +8,9 @@
 //! Once the job is dead, it releases the lock in place of the first process, if it is certain that no process of the job
 //! is left: see [`KilledParent`]. Otherwise the lease expires.
 //!
+//! A job that was frozen before its deadline ([`freeze`](super::freeze)) has no deadline until it goes on: then the
+//! watchdog kills it only after the first process, with the processes outside its group that it was told of.
+//!
 //! A second pipe leads back. The watchdog records a kill there before it kills, so the first process never mistakes
 //! that kill for the job's own end.
 
@@ -24,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
-use super::group::KilledParent;
+use super::group::{self, KilledParent};
 use crate::cli::FAILED;
 
 /// The argument that marks the second process. No user types it, and clap does not know it.
@@ -37,6 +40,13 @@ type Message = [u8; MESSAGE_BYTES];
 const GROUP: u8 = b'g';
 const DEADLINE: u8 = b'd';
 const STAND_DOWN: u8 = b's';
+/// A stopped process outside the group, as [`group::as_number`] writes it.
+const OUTSIDE: u8 = b'o';
+/// The whole job is stopped, and there is no deadline before the next message [`DEADLINE`].
+const FROZEN: u8 = b'f';
+
+/// The processes outside its group that a job may have to be frozen: the pipe takes their numbers at once.
+pub(super) const MOST_OUTSIDE: usize = 1_000;
 
 /// In a message [`GROUP`]: there is none yet.
 const NO_GROUP: u64 = 0;
@@ -117,7 +127,7 @@ impl Watchdog {
     /// Starts the watchdog and waits until it is ready. The pipe contains an existing group from the start, so the
     /// watchdog knows it even if this process is killed now.
     pub(super) fn start(
-        deadline: Timestamp,
+        deadline: Option<Timestamp>,
         group: Option<Pid>,
         release_command: &ReleaseCommand,
     ) -> io::Result<Watchdog> {
@@ -150,7 +160,9 @@ impl Watchdog {
             last_sent: Timestamp::ZERO,
             record,
         };
-        watchdog.send_deadline(deadline);
+        if let Some(deadline) = deadline {
+            watchdog.send_deadline(deadline);
+        }
         Ok(watchdog)
     }
 
@@ -169,6 +181,14 @@ impl Watchdog {
             self.last_sent = deadline;
             self.send(message(DEADLINE, deadline.as_nanos()));
         }
+    }
+
+    /// Tells it that the job is stopped, and which of its processes are not in the group.
+    pub(super) fn send_frozen(&self, outside: &[u64]) {
+        for number in outside {
+            self.send(message(OUTSIDE, *number));
+        }
+        self.send(message(FROZEN, 0));
     }
 
     /// Whether the watchdog has killed the job, or is about to. After the job's end was seen, a `false` is final: the
@@ -192,6 +212,15 @@ fn await_ready(ready: &mut PipeReader) -> io::Result<()> {
     ready
         .read_exact(&mut [0])
         .map_err(|_| io::Error::other("the watchdog did not start"))
+}
+
+/// Whether a process is a watchdog of this program. That of a `palisade run` inside the job must go on while the job is
+/// frozen: it ends its own job at its own deadline.
+pub(super) fn is_one(pid: i32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let argument = line.split(|byte| *byte == 0).nth(1);
+    argument == Some(ARGUMENT.as_bytes()) && program(&pid.to_string()) == program("self")
 }
 
 /// Runs the watchdog if this process was started as one, and returns its exit code.
@@ -285,6 +314,8 @@ const LONGEST_PAUSE: Span = Span::from_millis(1_000);
 struct WatchdogState {
     group: Option<Pid>,
     deadline: Option<Timestamp>,
+    /// While the job is frozen.
+    outside: Vec<u64>,
 }
 
 impl WatchdogState {
@@ -295,7 +326,12 @@ impl WatchdogState {
         let number = u64::from_le_bytes(number);
         match message[0] {
             GROUP => self.group = i32::try_from(number).ok().and_then(Pid::from_raw),
-            DEADLINE => self.deadline = Some(Timestamp::from_nanos(number)),
+            DEADLINE => {
+                self.deadline = Some(Timestamp::from_nanos(number));
+                self.outside.clear();
+            }
+            OUTSIDE => self.outside.push(number),
+            FROZEN => self.deadline = None,
             _ => return true,
         }
         false
@@ -319,6 +355,9 @@ impl WatchdogState {
             // Fails if the group is gone: nothing to kill.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
+        for number in &self.outside {
+            group::kill_numbered(*number);
+        }
     }
 }
 
@@ -336,9 +375,17 @@ mod tests {
             state,
             WatchdogState {
                 group: Some(group),
-                deadline: Some(Timestamp::from_nanos(77))
+                deadline: Some(Timestamp::from_nanos(77)),
+                outside: Vec::new(),
             }
         );
+        for frozen in [message(OUTSIDE, 5), message(FROZEN, 0)] {
+            assert!(!state.receive(&frozen));
+        }
+        assert_eq!((state.deadline, &*state.outside), (None, &[5][..]));
+        assert!(!state.receive(&message(DEADLINE, 78)));
+        assert_eq!(state.deadline, Some(Timestamp::from_nanos(78)));
+        assert!(state.outside.is_empty(), "it goes on");
         assert!(state.receive(&message(STAND_DOWN, 0)));
     }
 

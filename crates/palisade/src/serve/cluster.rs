@@ -137,7 +137,7 @@ pub(crate) async fn start(
     let purpose = directory.purpose()?;
     if let (Purpose::Member { .. }, Some(why)) = (purpose, mark::read(data)?) {
         return Err(Error::Lost(format!(
-            "{why}\nOnly `palisade cluster replace`, with a new node, or `palisade cluster recover` goes on from here"
+            "{why}\nTo go on, use `palisade cluster replace` with a new node, or `palisade cluster recover`"
         )));
     }
     let names = (&*settings.peer_name, &*settings.url);

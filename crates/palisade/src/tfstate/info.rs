@@ -1,4 +1,4 @@
-//! The lock's description that Terraform sends, and that it prints when somebody else has the lock.
+//! The description of a lock. Terraform sends it, and prints it when somebody else has the lock.
 
 use palisade_core::{ClientId, Holder};
 use palisade_fence::http::Problem;

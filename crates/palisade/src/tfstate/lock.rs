@@ -248,8 +248,8 @@ async fn force(app: &App, at: &Place, caller: &Caller) -> Result<Response, Probl
         return Err(refused(
             Code::Forbidden,
             format!(
-                "this unlock names no lock, as Terraform's force-unlock never does, and no password shows who asks: \
-                 see who has it with `palisade show {0}`, and take it with `palisade break {0} --token N --reason TEXT`; \
+                "this unlock names no lock (Terraform's force-unlock never does), and it has no password: \
+                 see who has the lock with `palisade show {0}`, and take it with `palisade break {0} --token N --reason TEXT`; \
                  or start `palisade tfstate` with --allow-blind-force-unlock",
                 at.lock
             ),

@@ -76,7 +76,7 @@ pub(super) struct App {
     callers: Callers,
     policy: Policy,
     keeping: keeping::Keeping,
-    /// One change of a state at a time, and none while it is read. States share these by their names' hashes.
+    /// Admit one change of a state at a time, and none while it is read. A hash of its name gives each state one.
     turns: [RwLock<()>; TURNS],
 }
 

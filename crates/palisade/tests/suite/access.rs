@@ -330,7 +330,7 @@ fn rules_are_checked_and_explained_before_a_server_takes_them() {
         ),
         (
             &["can", "nobody", "hold", "orders"],
-            "no rule, token, subject or certificate is nobody's",
+            "no rule, token, subject or certificate for nobody",
         ),
         (
             &["can", "backup", "own", "orders"],

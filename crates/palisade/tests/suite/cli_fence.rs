@@ -107,7 +107,7 @@ fn far_floors_are_asked_about(url: &str) {
     assert_eq!(status(&refused), 2);
     let said_why = text(&refused.stderr);
     for part in [
-        "orders stands at 34",
+        "The fence of orders is at token 34",
         "The highest token that was ever seen here is 34, far below 90071992547",
         "until the authority issues 90071992547",
         "palisade fence rearm 'orders' --floor 90071992547 --yes",
@@ -146,7 +146,7 @@ fn a_directory_is_listed_while_it_is_served_and_rearmed_while_it_is_not() {
     let path = |dir: &std::path::Path| dir.to_str().unwrap().to_owned();
     let refused = fence(&["ls", "--data", &path(&data)]);
     assert_eq!(status(&refused), 2);
-    assert!(text(&refused.stderr).contains("there are neither a store"));
+    assert!(text(&refused.stderr).contains("the directory of neither a store nor a gateway"));
     assert!(!data.exists(), "`show` creates nothing");
 
     for (shown, made) in [(&data, data.clone()), (&gateway, gateway.join("marks"))] {

@@ -268,7 +268,7 @@ fn an_unknown_secret_is_123_and_changes_nothing() {
     let next = json(&next.stdout)["fencing_token"].as_u64().unwrap();
     let output = server.output(&["break", "later", "--token", "1", "--reason", "x"]);
     let said = text(&output.stderr);
-    let both = format!("token 1 is stale: 1 < {next}, with which later is held");
+    let both = format!("token 1 is stale: 1 < {next}; later is held with {next}");
     assert!(said.contains(&both), "{said}");
     assert_eq!(server.show("a")["holder"]["fencing_token"], held_token);
 }

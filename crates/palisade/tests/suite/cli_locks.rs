@@ -566,7 +566,7 @@ fn permits_are_held_shown_and_changed_at_the_command_line() {
     );
     let nobody = server.output(&["permits", "free", "5"]);
     assert_eq!(status(&nobody), 123);
-    assert!(text(&nobody.stderr).contains("the next request for permits says how many"));
+    assert!(text(&nobody.stderr).contains("the next request for permits sets it"));
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_process_that_has_a_files_lock_is_listed_and_ended() {
     for (url, program, path) in [(folders, FLOCK, &folder), (database, TRANSACTION, &file)] {
         let nobody = unblock(&url, &[]);
         assert!(
-            nobody.contains("no process that can be seen from here has the lock of reports"),
+            nobody.contains("no process of this machine has the lock of reports"),
             "{nobody}"
         );
         let mut holder = Holder::start(program, path);
@@ -125,7 +125,7 @@ fn a_proc_of_another_namespace_names_nobody_to_end() {
         .unwrap();
     let said = text(&output.stdout);
     assert!(
-        said.contains("no process that can be seen from here"),
+        said.contains("no process of this machine has the lock"),
         "{said}"
     );
     assert!(said.contains("ended with 143"), "by our SIGTERM: {said}");

@@ -1,8 +1,5 @@
 //! Three processes that are one lock server: killed, paused, stopped, added, replaced.
 
-use std::thread::sleep;
-use std::time::Duration;
-
 use palisade_testbed::SmallDisk;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -214,27 +211,12 @@ fn a_leader_that_was_paused_answers_nothing_that_another_one_has_overtaken() {
     assert_eq!(cluster.token(leader, "b"), 3);
 }
 
-/// The only voter hears from no other node. It needs none, and serves for longer than a leader may go without a
-/// quorum.
-#[test]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "no event ends what is waited for"
-)]
-fn a_cluster_of_one_serves() {
-    let cluster = Cluster::of(1);
-    for round in 0..3 {
-        sleep(Duration::from_millis(500)); // real time: a leader that hears no quorum for 680 ms serves no longer
-        assert_eq!(cluster.token(0, &format!("round-{round}")), 1 + round);
-    }
-    let log = cluster.nodes[0].log();
-    assert!(!log.contains("leads no longer"), "{log}");
-}
-
-/// A load balancer asks `/readyz`, and an operator asks for the status.
+/// A load balancer asks `/readyz`, and an operator asks for the status. A cluster of one hears from no other node and needs
+/// none: it serves on when a leader of three no longer does.
 #[test]
 fn a_node_without_a_majority_names_no_leader() {
-    for survivor_leads in [false, true] {
+    let one = Cluster::of(1);
+    for (token, survivor_leads) in [(1, false), (2, true)] {
         let mut cluster = Cluster::of(3);
         let leader = cluster.until_ready();
         let survivor = if survivor_leads {
@@ -250,7 +232,15 @@ fn a_node_without_a_majority_names_no_leader() {
             let view = alone.get("/v1/cluster").unwrap().1;
             alone.get("/readyz").unwrap().0 == 503 && view["leader"].is_null()
         });
+        if survivor_leads {
+            until_in(ELECTION, "the end of its lead in its log", || {
+                alone.log().contains("leads no longer")
+            });
+        }
+        assert_eq!(one.token(0, &format!("lock-{token}")), token);
     }
+    let log = one.nodes[0].log();
+    assert!(!log.contains("leads no longer"), "{log}");
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn a_member_of_another_cluster_is_refused_by_name() {
         .to_owned();
     let refused = one.output(&["cluster", "promote", &id]);
     assert!(
-        text(&refused.stderr).contains("is no member"),
+        text(&refused.stderr).contains("is not a member"),
         "{}",
         text(&refused.stderr)
     );

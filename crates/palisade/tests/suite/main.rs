@@ -40,6 +40,7 @@ mod otlp;
 mod page;
 mod pages;
 mod restarts;
+mod run_freeze;
 mod run_job;
 mod run_lost;
 mod run_patience;

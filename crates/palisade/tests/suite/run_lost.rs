@@ -137,7 +137,7 @@ fn a_wrapper_stopped_past_its_ttl_loses_its_job_in_time() {
         "dead after {:?}",
         now().since(last)
     );
-    until_time(after(last, TTL));
+    until_time(after(last, TTL)); // real time: the lease is over
     run.send(Signal::CONT);
     assert_eq!(status(&run.end()), 123);
     assert_eq!(living(&pids), [0; 0], "the wrapper also kills the others");

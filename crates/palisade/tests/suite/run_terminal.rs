@@ -117,14 +117,55 @@ impl Drop for Session {
 #[test]
 fn ctrl_c_is_for_the_job_and_the_terminal_comes_back() {
     let server = Server::start();
-    // The shell must not exec the last command: it would lose a signal that arrives during the exec.
-    let script = r#""$PALISADE" run job -- sh -c 'echo up; read line'; echo "ended $?"; read line; echo "read $line""#;
+    // The shell must not exec the last command: it would lose a signal that arrives during the exec. Its trap lets it go on.
+    let script = r#"trap : INT; "$PALISADE" run job -- sh -c 'echo up; read line'; echo "ended $?"; read line; echo "read $line""#;
     let mut session = Session::start(&server, &["-c", script]);
     session.shows("up");
     session.press("\x03");
     session.shows("ended 130");
     session.press("on\n");
     session.shows("read on");
+}
+
+/// As it would without palisade. The control is a job that handles ctrl-C, after which the loop goes on.
+#[test]
+fn ctrl_c_ends_the_loop_of_a_shell_if_the_job_died_of_it() {
+    let server = Server::start();
+    for (job, goes_on) in [("", false), ("trap \"exit 0\" INT; ", true)] {
+        for flags in [&["-c"][..], &["-imc"]] {
+            let script = format!(
+                r#"for turn in 1 2; do "$PALISADE" run job -- sh -c '{job}echo up in $0; read line' $turn; done; echo all" over""#
+            );
+            let mut session = Session::start(&server, &[flags, &[&script]].concat());
+            session.shows("up in 1");
+            session.press("\x03");
+            if goes_on {
+                session.shows("up in 2");
+                session.press("\x03");
+                session.shows("all over");
+            } else {
+                // An interactive one reads its next command.
+                match flags.contains(&"-imc") {
+                    true => {
+                        // dash drops the first character after an interrupt.
+                        session.press("\necho the shell\" is back\"\n");
+                        session.shows("the shell is back");
+                    }
+                    false => until("the end of the shell", || {
+                        session.shell.try_wait().unwrap().is_some()
+                    }),
+                }
+                let screen = session.screen.lock().unwrap().clone();
+                assert!(
+                    !screen.contains("up in 2") && !screen.contains("all over"),
+                    "{screen}"
+                );
+            }
+            until("the lock to be free", || {
+                server.show("job")["holder"].is_null()
+            });
+        }
+    }
 }
 
 #[test]
@@ -167,6 +208,23 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     session.shows("all over");
 }
 
+/// The shell waits for palisade, and does not see its job.
+#[test]
+fn a_frozen_job_keeps_the_terminal_and_goes_on_with_it() {
+    let server = Server::start();
+    let script = r#""$PALISADE" run job --ttl 1500ms --on-deadline freeze -- sh -c 'echo $$ >> pids; read line; echo "job read $line"'; echo "ended $?""#;
+    let mut session = Session::start(&server, &["-imc", script]);
+    let job = server.pids("pids", 1)[0];
+    crate::common::stop(server.pid());
+    until("the job to be frozen", || crate::common::is_stopped(job));
+    session.shows("The command is frozen");
+    crate::common::send(server.pid(), rustix::process::Signal::CONT);
+    until("the job to go on", || !crate::common::is_stopped(job));
+    session.press("words\n");
+    session.shows("job read words");
+    session.shows("ended 0");
+}
+
 /// A job whose standard input is a pipe, on a shell's terminal; afterwards the shell reads from it again.
 fn behind_a_pipe(server: &Server, job: &str) -> Session {
     let script =
@@ -203,6 +261,17 @@ fn a_job_behind_a_pipe_asks_for_a_password() {
     session.press("words\n");
     session.shows("it has 5 letters");
     the_terminal_came_back(&mut session);
+}
+
+/// The control: with SIGTTIN ignored the job's read fails, and nothing stops it.
+#[test]
+fn a_job_whose_output_is_taken_reads_from_the_terminal_where_bash_ignores_ttin() {
+    let server = Server::start();
+    // As `$(…)` in an interactive bash.
+    let script = r#"trap "" TTIN; told=$("$PALISADE" run job -- sh -c 'read line </dev/tty; echo "got $line"'); echo "<$told>""#;
+    let mut session = Session::start(&server, &["-c", script]);
+    session.press("hello\n");
+    session.shows("<got hello>");
 }
 
 #[test]
@@ -317,7 +386,7 @@ fn a_job_of_process_1_that_is_stopped_goes_on() {
     session.press("one\n");
     session.shows("got one");
     session.press("\x1a");
-    session.shows("the command was stopped and goes on");
+    session.shows("the command was stopped and is continued");
     session.press("two\n");
     session.shows("got two");
     session.press("\x04");

@@ -5,7 +5,7 @@ use super::harness::Harness;
 /// One attack.
 pub(super) struct Attack {
     pub(super) name: &'static str,
-    /// Its row in the table of attacks (docs/evidence/lab.md).
+    /// Its row in the table of attacks (docs/reports/2026-11-lab.md).
     pub(super) row: u8,
     /// Its description, in one line.
     pub(super) does: &'static str,

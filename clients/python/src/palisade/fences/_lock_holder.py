@@ -14,7 +14,7 @@ def in_the_way(file: os.stat_result, folder: str) -> str:
     """Names the processes that hold the `flock` of this file, and the command that ends them."""
     names = [name for process in _holders(file) if (name := _look_at(process)) is not None]
     if not names:
-        return "the process that has its lock cannot be found out from here"
+        return "the process that has its lock cannot be seen from here"
     parent, slash, resource = folder.rstrip("/").rpartition("/")
     command = f"palisade fence unblock {resource} --url file://{parent if slash else '.'} --yes"
     return f"{' and '.join(names)} has its lock: let it go on, or end it with: {command}"

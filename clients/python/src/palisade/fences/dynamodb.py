@@ -61,7 +61,7 @@ class Item:
 
     def __init__(self, client: Any, table: str, key: Attributes, rule: Rule = CLAIM_RULE) -> None:
         if not 1 <= len(key) <= 2:
-            raise ValueError(f"the key has {len(key)} attributes; 1 ..= 2 are allowed")
+            raise ValueError(f"the key has {len(key)} attributes; 1 to 2 are allowed")
         if FENCE in key:
             # A put would write the fence into the key, and so another item than the one that was read.
             raise ValueError(

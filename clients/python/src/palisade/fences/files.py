@@ -103,7 +103,7 @@ def _number(text: str, low: int, high: int = MAX_TOKEN) -> Optional[int]:
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or not low <= int(text) <= high:
-        raise ValueError(f"{text!r} is no number of {low} ..= {high}")
+        raise ValueError(f"{text!r} is no number of {low} to {high}")
     return int(text)
 
 
@@ -341,7 +341,7 @@ def _file(key: str) -> str:
     name, size = key[1:], len(key.encode())
     controls = any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in name)
     if not key.startswith("/") or name in ("", ".", "..") or "/" in name or controls or size > 256:
-        raise ValueError(f"{key!r} is not a slash and the name of a file in the folder, 1 ..= 255 bytes")
+        raise ValueError(f"{key!r} is not a slash and the name of a file in the folder, 1 to 255 bytes")
     if _folded(name).startswith(OWN):
         raise ValueError(f"{name!r} belongs to the fence: names that begin with {OWN} are not data")
     return name

@@ -40,7 +40,7 @@ def headers(holder: Holder, sequence: Optional[int] = None) -> dict[str, str]:
         found["X-Fencing-Lock"] = presented.lock
     if sequence is not None:
         if not 0 <= sequence <= MAX_TOKEN:
-            raise ValueError(f"the sequence number {sequence} is out of range: 0 ..= {MAX_TOKEN} are allowed")
+            raise ValueError(f"the sequence number {sequence} is out of range: 0 to {MAX_TOKEN} are allowed")
         found["X-Fencing-Sequence"] = str(sequence)
     return found
 

@@ -78,7 +78,7 @@ class _Resource:
 
     def __init__(self, name: str, guarding: Sequence[str] = (), rule: Rule = CLAIM_RULE) -> None:
         if not 1 <= len(name) <= 255 or not all(" " <= letter <= "~" for letter in name) or set(name) & set("{}"):
-            raise ValueError(f"{name!r} is not the name of a resource: 1 ..= 255 printable ASCII characters, no braces")
+            raise ValueError(f"{name!r} is not the name of a resource: 1 to 255 printable ASCII characters, no braces")
         self.name, self.rule = name, rule
         self.mark = f"{MARKS}{{{name}}}"
         self._check_keys(guarding)
@@ -106,7 +106,7 @@ class _Resource:
         self._check_keys(keys)
         given = [_encoded(argument) for argument in arguments]
         if len(given) > MAX_ARGUMENTS:
-            raise ValueError(f"{len(given)} arguments in one command; 0 ..= {MAX_ARGUMENTS} are allowed")
+            raise ValueError(f"{len(given)} arguments in one command; 0 to {MAX_ARGUMENTS} are allowed")
         presented = None if holder is None else pass_of(holder)
         number = "" if operation.sequence is None else str(operation.sequence)
         asked = [

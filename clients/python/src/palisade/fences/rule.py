@@ -26,7 +26,7 @@ class Pass:
 
     def __post_init__(self) -> None:
         if type(self.token) is not int or not 1 <= self.token <= MAX_TOKEN:
-            raise ValueError(f"{self.token!r} is not a fencing token: 1 ..= {MAX_TOKEN} are allowed")
+            raise ValueError(f"{self.token!r} is not a fencing token: 1 to {MAX_TOKEN} are allowed")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Operation:
 
     def __post_init__(self) -> None:
         if self.sequence is not None and not 0 <= self.sequence <= MAX_TOKEN:
-            raise ValueError(f"the sequence number {self.sequence} is out of range: 0 ..= {MAX_TOKEN} are allowed")
+            raise ValueError(f"the sequence number {self.sequence} is out of range: 0 to {MAX_TOKEN} are allowed")
 
 
 CLAIM, READ, WRITE = Operation("claim"), Operation("read"), Operation("write")

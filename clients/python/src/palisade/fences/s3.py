@@ -80,7 +80,7 @@ class Store:
     def resource(self, name: str) -> Resource:
         """One resource; nothing is read or written yet."""
         if not 1 <= len(name) <= 255 or not all(" " <= letter <= "~" for letter in name):
-            raise ValueError(f"{name!r} is not the name of a resource: 1 ..= 255 printable ASCII characters")
+            raise ValueError(f"{name!r} is not the name of a resource: 1 to 255 printable ASCII characters")
         return Resource(self, name, f"{self._root}/resources/{_part(name)}", self._rule)
 
     def _probe(self) -> None:

@@ -148,7 +148,7 @@ class Keys:
         if claims["iss"] != self.issuer:
             named = claims["iss"][:64]
             raise BadSequencer(
-                "wrong_authority", f"the sequencer is of the authority {named}, and the keys here are of {self.issuer}"
+                "wrong_authority", f"authority {named} issued the sequencer, and the keys here belong to {self.issuer}"
             )
         if 0 in slots or slots != sorted(set(slots)) or bool(slots) != (claims["mode"] == _PERMITS):
             raise _malformed("its slots do not fit its mode")
@@ -181,7 +181,7 @@ def _object(text: bytes) -> Optional[dict[str, Any]]:
     def once(members: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(members)
         if len(found) != len(members):
-            raise ValueError("a member stands twice")
+            raise ValueError("a member occurs twice")
         return found
 
     if not text.startswith(b"{"):

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -48,6 +49,9 @@ impl Naive {
     }
 }
 
+/// How often something happens beside a request that must not go on.
+const BESIDE: usize = 20;
+
 fn resource() -> ResourceId {
     ResourceId::new("r").unwrap()
 }
@@ -70,7 +74,12 @@ async fn a_newer_claim_is_answered_when_the_older_write_has_ended() {
             (claimed.status, slow.effects())
         }
     });
-    tokio::time::sleep(Duration::from_millis(30)).await; // real time: the claim must not be answered meanwhile
+    // The control: meanwhile the same claim is answered many times where no write is in progress.
+    for number in 0..BESIDE {
+        let headers = [("x-fencing-token", "2"), ("x-fencing-operation", "claim")];
+        let claim = request("POST", &format!("/beside-{number}"), &headers);
+        assert_eq!(call(&service, claim).await.status, 200);
+    }
     assert!(!newer.is_finished());
     slow.gate.add_permits(10);
     assert_eq!(older.await.unwrap().status, 200);
@@ -169,13 +178,24 @@ async fn writes_of_one_token_run_together_unless_numbered_or_one_at_a_time() {
         let first = write("1");
         slow.until_inside(1).await;
         let second = write("2");
+        let mut beside = Vec::new();
         if together {
             slow.until_inside(2).await;
         } else {
-            tokio::time::sleep(Duration::from_millis(30)).await; // real time: the second must not enter meanwhile
-            assert_eq!(slow.inside.load(std::sync::atomic::Ordering::SeqCst), 1);
+            // The control: meanwhile many writes enter that came later, to other resources.
+            for number in 0..BESIDE {
+                let (service, path) = (service.clone(), format!("/beside-{number}"));
+                beside.push(tokio::spawn(async move {
+                    send(&service, "PUT", &path, 5).await.status
+                }));
+            }
+            slow.until_inside(1 + BESIDE).await;
+            assert_eq!(slow.inside.load(Ordering::SeqCst), 1 + BESIDE);
         }
-        slow.gate.add_permits(2);
+        slow.gate.add_permits(2 + beside.len());
+        for write in beside {
+            assert_eq!(write.await.unwrap(), 200);
+        }
         assert_eq!(first.await.unwrap().status, 200);
         assert_eq!(second.await.unwrap().status, 200);
     }

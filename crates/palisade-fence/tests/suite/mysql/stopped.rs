@@ -99,6 +99,14 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
             Err(fault) => {
                 assert!(!bounded, "{step}: {fault}");
                 assert_eq!(fault.kind(), ErrorKind::Retry);
+                // The control of this line is the server's own message: "Lock wait timeout exceeded".
+                let said = fault.to_string();
+                assert!(
+                    said.contains(
+                        "resource r: begin again, or end it with `palisade fence unblock`"
+                    ),
+                    "{said}"
+                );
             }
         }
         tx.rollback().await.unwrap();

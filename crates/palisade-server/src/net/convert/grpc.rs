@@ -208,7 +208,7 @@ fn plain_mode(wanted: i32) -> Result<LockMode, Refusal> {
         Ok(v1::LockMode::Update) => Ok(LockMode::Update),
         Ok(v1::LockMode::Upgrade) => Ok(LockMode::Upgrade),
         Ok(v1::LockMode::Permits) => Err(Refusal::invalid(
-            "mode permits (3) says not how many: use the option permits instead",
+            "mode permits (3) does not say how many: use the option permits instead",
         )),
         Ok(v1::LockMode::Unspecified) | Err(_) => Err(Refusal::invalid(format!(
             "mode must be exclusive (1), shared (2), update (4) or upgrade (5), not {wanted}"

@@ -65,7 +65,7 @@ fn mode(body: &wire::AcquireBody) -> Result<LockMode, Refusal> {
             super::permits(wanted.count, wanted.of).map(LockMode::Permits)
         }
         (Some(Permits), None) => Err(Refusal::invalid(
-            "mode \"permits\" says not how many: add permits, such as {\"count\": 1, \"of\": 5}",
+            "mode \"permits\" does not say how many: add permits, such as {\"count\": 1, \"of\": 5}",
         )),
         (Some(Exclusive | Shared | Update | Upgrade), Some(_)) => Err(Refusal::invalid(
             "mode and permits are both given: leave mode out for permits of a semaphore, or permits for a plain lock",

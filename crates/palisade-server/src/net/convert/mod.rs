@@ -260,7 +260,7 @@ fn queue_full(bound: QueueBound) -> String {
 fn mismatch() -> Refusal {
     Refusal::new(
         Code::Internal,
-        "the authority gave an answer that does not fit the request",
+        "the authority's answer does not match the request",
     )
 }
 

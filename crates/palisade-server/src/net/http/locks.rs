@@ -357,7 +357,7 @@ pub(super) async fn open(
         })),
         Answer::Outcome(Outcome::NotHeld) => Err(Refusal::new(
             Code::NotHeld,
-            "this lock is not closed: it is free, or somebody holds it, whom a break takes it from",
+            "this lock is not closed: it is free, or somebody holds it; break takes it from a holder",
         )
         .into()),
         other => Err(refusal(other).into()),
@@ -405,7 +405,7 @@ pub(super) async fn resize(
         // The general message mentions a lock_token, which an operator does not have.
         Answer::Outcome(Outcome::NotHeld) => Err(Refusal::new(
             Code::NotHeld,
-            "nobody uses this lock: the next request for permits says how many there are",
+            "nobody uses this lock, so there is no number to change: the next request for permits sets it",
         )
         .into()),
         other => Err(refusal(other).into()),

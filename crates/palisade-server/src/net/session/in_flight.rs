@@ -15,7 +15,7 @@ use crate::net::shares::Used;
 /// Accepted operations whose replies have not left, and the memory that they take.
 pub(super) struct InFlight {
     operations: usize,
-    /// By their ids, the operations with state until their answer arrives: none without rules, quotas, waits and sets.
+    /// The operations that need state until their answer arrives, by id: none without rules, quotas, waits and sets.
     kept: HashMap<u64, Kept>,
     /// The bytes that acquires of several locks take beyond those of an operation.
     set_bytes: usize,

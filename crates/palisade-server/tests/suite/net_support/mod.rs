@@ -239,6 +239,25 @@ impl Server {
         .await;
     }
 
+    /// How many requests have arrived, this look included.
+    pub(crate) async fn requests(&self) -> u64 {
+        let metrics = self.get("/metrics").await.body;
+        let mut lines = metrics.lines();
+        let count = lines.find_map(|line| line.strip_prefix("palisade_requests_total "));
+        count.unwrap().parse().unwrap()
+    }
+
+    /// Waits until a request has arrived after the `known` ones, besides the looks of this function.
+    pub(crate) async fn arrival(&self, known: u64) {
+        soon(async {
+            let mut looks = 1;
+            while self.requests().await <= known + looks {
+                looks += 1;
+            }
+        })
+        .await;
+    }
+
     pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.addr).await.unwrap()
     }

@@ -28,7 +28,7 @@ impl DataDir {
         let there = std::fs::read_dir(&dir).is_ok_and(|mut files| files.next().is_some());
         if !there {
             let text = format!(
-                "--data {}: there are neither a store nor a gateway's marks",
+                "--data {}: this is the directory of neither a store nor a gateway",
                 dir.display()
             );
             return Err(Failure::usage(text));

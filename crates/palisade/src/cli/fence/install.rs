@@ -46,7 +46,7 @@ struct Target {
         hide_env_values = true
     )]
     url: Option<String>,
-    /// Print the statements without running them: for somebody who may, or for a migration.
+    /// Print the statements without running them: for somebody whose role may, or for a migration.
     #[arg(long)]
     print: bool,
 }
@@ -66,7 +66,7 @@ impl Kind {
     fn steps(self, tables: &[Table], roles: &[String]) -> Result<Vec<Step>, Failure> {
         if self != Kind::Postgres && !roles.is_empty() {
             return Err(Failure::usage("--grant is for PostgreSQL").hint(
-                "in MySQL, GRANT EXECUTE ON the database: its procedures run with the rights of who installed them",
+                "in MySQL, grant EXECUTE on the database: its procedures run with the rights of the user who installed them",
             ));
         }
         match self {
@@ -212,7 +212,7 @@ async fn confirm(database: &mut Resources) -> Result<Failure, Failure> {
     let text = format!(
         "this removes the fence and every token that it has seen (the highest: {highest}); {protects}. Nothing has changed"
     );
-    let hint = "type --yes to go on, or name the tables that shall not be fenced any more";
+    let hint = "add --yes to go on, or name the tables to free from the fence";
     Ok(Failure::usage(text).hint(hint))
 }
 

@@ -41,7 +41,7 @@ pub(crate) enum FenceCommand {
     Ls(LsArgs),
     /// Make a resource refuse everything below a floor, after its fence was lost, restored or poisoned
     Rearm(rearm::RearmArgs),
-    /// List what has a resource, so that its next holder waits, and end it: transactions (PostgreSQL), processes (SQLite, files)
+    /// List what keeps a resource's next holder waiting, and end it: transactions (SQL servers), processes (SQLite, files)
     Unblock(unblock::UnblockArgs),
 }
 

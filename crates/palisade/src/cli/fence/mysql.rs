@@ -83,7 +83,7 @@ impl Database {
             self.db.query_drop(sql).await.map_err(|error| {
                 let why = Error::from(error).report();
                 let text = format!("{name}: {why}; {at} of {} parts were {done}", steps.len());
-                Failure::local(text).hint("run this command again once the cause is mended")
+                Failure::local(text).hint("fix the cause, then run this command again")
             })?;
         }
         Ok(())
@@ -110,7 +110,7 @@ impl Database {
         match why {
             None => Ok(()),
             Some(why) => Err(Failure::local(format!(
-                "the fence is installed and does not work: {why}. Nobody can write to the fenced tables"
+                "the fence is installed but does not work: {why}. Nobody can write to the fenced tables"
             ))
             .hint("undo it with `palisade fence uninstall mysql`, and report the server's version")),
         }

@@ -64,9 +64,9 @@ impl Question {
         } = self;
         let stands = match self.highest {
             Some(highest) => format!(
-                "{resource} stands at {highest}. What was written under it is forgotten: a late duplicate passes."
+                "The fence of {resource} is at token {highest}. Re-arming forgets which writes it has seen, so a late duplicate passes."
             ),
-            None => format!("{resource} has no token yet."),
+            None => format!("The fence of {resource} has seen no token yet."),
         };
         let seen = match self.seen {
             Some(seen) if self.is_far() => {

@@ -230,10 +230,10 @@ async fn tries(master: &mut Master) -> Result<(), Failure> {
     match tried {
         Ok((token, 1)) if token == "1" => Ok(()),
         Ok(other) => Err(Failure::local(format!(
-            "the library is installed and does not work: a claim answered {other:?}"
+            "the library is installed but does not work: a claim answered {other:?}"
         ))),
         Err(error) => Err(Failure::local(format!(
-            "the library is installed and does not work: a claim failed: {error}"
+            "the library is installed but does not work: a claim failed: {error}"
         ))),
     }
 }

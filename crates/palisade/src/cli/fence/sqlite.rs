@@ -80,7 +80,7 @@ impl File {
         let tx = begun.map_err(Error::from)?;
         match claim(&tx, "palisade install", Token::FIRST) {
             Err(Error::Rejected(reject)) => Err(Failure::local(format!(
-                "the fence is installed and does not work: a claim was rejected: {reject}"
+                "the fence is installed but does not work: a claim was rejected: {reject}"
             ))),
             answer => Ok(answer.map(drop)?),
         }

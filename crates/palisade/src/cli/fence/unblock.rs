@@ -39,7 +39,7 @@ pub(super) async fn unblock(args: &UnblockArgs, out: Out) -> Result<(), Failure>
         Resources::Redis(_) | Resources::DataDir(_) => Err(Failure::usage(
             "unblock is for PostgreSQL, MySQL, MariaDB, SQLite and files",
         )
-        .hint("nobody waits there for a holder: each operation is one step")),
+        .hint("elsewhere no claim waits for a holder: each operation is one step")),
     }
 }
 
@@ -53,7 +53,7 @@ fn processes(
     if blockers.is_empty() && !out.json {
         let resource = &args.resource;
         return out.text(&format!(
-            "no process that can be seen from here has the lock of {resource}: those of other machines and containers cannot"
+            "no process of this machine has the lock of {resource}; processes of other machines and containers cannot be seen from here"
         ));
     }
     for blocker in blockers {

@@ -290,7 +290,8 @@ impl Node {
         data.take(count).collect()
     }
 
-    fn send_request(&self, head: &str, body: &str) -> Option<TcpStream> {
+    /// Sends a request, whose answer the caller may read.
+    pub(crate) fn send_request(&self, head: &str, body: &str) -> Option<TcpStream> {
         let mut stream = TcpStream::connect(&self.listen).ok()?;
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))

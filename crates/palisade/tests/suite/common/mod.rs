@@ -198,8 +198,12 @@ impl Run {
                 .into_iter()
                 .find(|pid| is_watchdog(*pid))
         };
-        until("the watchdog", || found().is_some());
-        found().unwrap()
+        let mut pid = None;
+        until("the watchdog", || {
+            pid = found();
+            pid.is_some()
+        });
+        pid.unwrap()
     }
 
     pub(crate) fn is_over(&mut self) -> bool {

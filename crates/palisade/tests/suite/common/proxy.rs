@@ -2,13 +2,31 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
-/// Passes bytes on to a server, until it is frozen.
+/// Passes bytes on to a server, while it is not frozen.
 pub(crate) struct Proxy {
     pub(crate) url: String,
-    frozen: Arc<AtomicBool>,
+    gate: Arc<Gate>,
+}
+
+/// Shut while the network is frozen.
+#[derive(Default)]
+struct Gate {
+    shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let shut = self.shut.lock().unwrap();
+        drop(self.opened.wait_while(shut, |shut| *shut).unwrap());
+    }
+
+    fn set(&self, shut: bool) {
+        *self.shut.lock().unwrap() = shut;
+        self.opened.notify_all();
+    }
 }
 
 impl Proxy {
@@ -16,40 +34,45 @@ impl Proxy {
         let server = url.strip_prefix("http://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let frozen = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&frozen);
+        let gate = Arc::<Gate>::default();
+        let at = Arc::clone(&gate);
         // The threads end with the test's process.
         std::thread::spawn(move || {
             for client in listener.incoming() {
-                let (client, server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
+                at.pass();
+                // Without a server the client's connection is closed.
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(&server)) else {
+                    continue;
+                };
                 pump(
                     client.try_clone().unwrap(),
                     server.try_clone().unwrap(),
-                    Arc::clone(&flag),
+                    Arc::clone(&at),
                 );
-                pump(server, client, Arc::clone(&flag));
+                pump(server, client, Arc::clone(&at));
             }
         });
-        Proxy { url, frozen }
+        Proxy { url, gate }
     }
 
-    /// From now on nothing gets through in either direction.
+    /// From now on nothing gets through in either direction, and both ends stay open and silent.
     pub(crate) fn freeze(&self) {
-        self.frozen.store(true, Ordering::SeqCst);
+        self.gate.set(true);
+    }
+
+    /// The network works again, and brings what was under way.
+    pub(crate) fn thaw(&self) {
+        self.gate.set(false);
     }
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, frozen: Arc<AtomicBool>) {
+fn pump(mut from: TcpStream, mut to: TcpStream, gate: Arc<Gate>) {
     std::thread::spawn(move || {
         let mut bytes = [0; 16 * 1024];
-        while let Ok(read @ 1..) = from.read(&mut bytes) {
-            if frozen.load(Ordering::SeqCst) {
-                // Both ends stay open and silent.
-                loop {
-                    std::thread::park();
-                }
-            }
-            if to.write_all(&bytes[..read]).is_err() {
+        loop {
+            let read = from.read(&mut bytes).unwrap_or(0);
+            gate.pass();
+            if read == 0 || to.write_all(&bytes[..read]).is_err() {
                 break;
             }
         }

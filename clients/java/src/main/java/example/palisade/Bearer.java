@@ -14,7 +14,7 @@ final class Bearer {
     /** The token that was given, or that of the file, or that of PALISADE_TOKEN. */
     Bearer(String given, Path file) {
         if (given != null && file != null) {
-            throw PalisadeException.invalid("bearerToken and bearerTokenFile are both given: one is needed");
+            throw PalisadeException.invalid("bearerToken and bearerTokenFile are both given: give one of them");
         }
         this.file = file;
         String environment = System.getenv("PALISADE_TOKEN");

@@ -1,5 +1,6 @@
 package example.palisade;
 
+import example.palisade.internal.Exchange;
 import example.palisade.internal.Json;
 import java.net.InetAddress;
 import java.net.URLEncoder;
@@ -13,9 +14,11 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.NoSuchElementException;
+import java.util.Optional;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Phaser;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -26,6 +29,9 @@ import javax.net.ssl.SSLContext;
  * it keeps connections.
  */
 public final class Client implements AutoCloseable {
+    /** The address of a stand-in, to which nothing is sent. */
+    private static final List<String> STAND_IN = List.of("http://memory");
+
     private final Transport transport;
     private final ExecutorService threads;
     private final long patience;
@@ -38,8 +44,13 @@ public final class Client implements AutoCloseable {
 
     private Client(Builder builder) {
         threads = Executors.newCachedThreadPool(Client::thread);
-        Bearer bearer = new Bearer(builder.bearer, builder.bearerFile);
-        transport = new Transport(new Endpoints(builder.endpoints, bearer.isSet()), bearer, builder.tls, threads);
+        if (builder.exchange != null) {
+            transport = new Transport(new Endpoints(STAND_IN, false), builder.exchange);
+        } else {
+            Bearer bearer = new Bearer(builder.bearer, builder.bearerFile);
+            Endpoints endpoints = new Endpoints(builder.endpoints, bearer.isSet());
+            transport = new Transport(endpoints, new Http(bearer, builder.tls, threads));
+        }
         patience = builder.patience.toNanos();
         margin = builder.margin.toNanos();
     }
@@ -57,6 +68,7 @@ public final class Client implements AutoCloseable {
         private SSLContext tls;
         private Duration patience = Duration.ofSeconds(5);
         private Duration margin = Duration.ZERO;
+        private Exchange exchange;
 
         private Builder() {}
 
@@ -121,6 +133,12 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
+        /** Internal: asks a stand-in instead of servers. {@link example.palisade.testing.MemoryServer#client()} sets it. */
+        public Builder exchange(Exchange standIn) {
+            exchange = standIn;
+            return this;
+        }
+
         /** Makes the client. It sends nothing yet. */
         public Client build() {
             return new Client(this);
@@ -146,7 +164,37 @@ public final class Client implements AutoCloseable {
 
     /** The holder of a lock and the number of waiters. */
     public LockInfo show(String name) throws InterruptedException {
-        return read(() -> Reply.lock(ask(Transport.Request.get(lockPath(LockRequest.checkedName(name), ""), isAbout(name)))));
+        return read(() -> Reply.lock(shown(name)));
+    }
+
+    Map<String, Object> shown(String name) throws InterruptedException {
+        return ask(Transport.Request.get(lockPath(LockRequest.checkedName(name), ""), isAbout(name)));
+    }
+
+    /**
+     * The leader of an election: the holder of the lock of that name, with the value that it announces. To campaign, acquire the
+     * lock with {@link LockRequest#metadata}; to change the value, {@link Lease#proclaim}; to resign, release.
+     */
+    public Optional<Leader> leader(String name) throws InterruptedException {
+        return read(() -> Leader.of(shown(name)));
+    }
+
+    /** The leaders of an election: the present one, then each change. */
+    public Observer observe(String name) {
+        checkOpen();
+        return new Observer(this, LockRequest.checkedName(name));
+    }
+
+    /**
+     * Goes on with a lease that another process has {@linkplain Lease#export exported}: renews it at once, and then as one of its
+     * own. It counts from this first renewal alone, whatever the exporter believed, because clocks of two machines differ.
+     *
+     * @throws LeaseLostException if the lease is over
+     * @throws PalisadeException of the kind {@code UNAVAILABLE} if nobody answers: nothing is held, and the call may be repeated
+     */
+    public Lease adopt(String exported) throws InterruptedException {
+        checkOpen();
+        return Handed.of(exported).adopt(this);
     }
 
     /** The locks that are held and whose names start with that prefix, asked for page by page. */
@@ -261,6 +309,15 @@ public final class Client implements AutoCloseable {
         });
     }
 
+    /** As {@link #start}, for a task that a closed client does not need. */
+    void startUnlessClosed(String name, Task task) {
+        try {
+            start(name, task);
+        } catch (PalisadeException | RejectedExecutionException closing) {
+            // Nothing is renewed any more.
+        }
+    }
+
     /** Runs work that nobody waits for. */
     void inBackground(Task task) {
         if (closed) {
@@ -322,11 +379,11 @@ public final class Client implements AutoCloseable {
         return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
     }
 
-    private interface Reading<T> {
+    interface Reading<T> {
         T read() throws Reply.Fault, InterruptedException;
     }
 
-    private static <T> T read(Reading<T> reading) throws InterruptedException {
+    static <T> T read(Reading<T> reading) throws InterruptedException {
         try {
             return reading.read();
         } catch (Reply.Fault broken) {
@@ -353,19 +410,24 @@ public final class Client implements AutoCloseable {
             this.prefix = prefix;
         }
 
+        /** Without its locks an answer would be an empty list. */
+        private static String differs(Reply answer) {
+            return answer.status() != 200 || answer.value().get("locks") instanceof List<?> ? null : "locks is no list";
+        }
+
         @Override
         public boolean hasNext() {
             while (!page.hasNext() && cursor != null) {
                 String from = cursor.isEmpty() ? "" : "&cursor=" + query(cursor);
                 Map<String, Object> answer;
                 try {
-                    answer = ask(Transport.Request.get("/v1/locks?limit=1000&prefix=" + query(prefix) + from, page -> null));
+                    answer = ask(Transport.Request.get("/v1/locks?limit=1000&prefix=" + query(prefix) + from, Pages::differs));
                 } catch (InterruptedException gone) {
                     Thread.currentThread().interrupt();
                     throw new PalisadeException(
                             PalisadeException.Kind.UNAVAILABLE, "unavailable", "the thread was interrupted");
                 }
-                page = answer.get("locks") instanceof List<?> locks ? locks.iterator() : List.of().iterator();
+                page = ((List<?>) answer.get("locks")).iterator();
                 cursor = answer.get("next_cursor") instanceof String next ? next : null;
             }
             return page.hasNext();

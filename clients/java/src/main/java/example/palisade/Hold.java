@@ -1,18 +1,15 @@
 package example.palisade;
 
-import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
-
 /** The deadline of one grant (rules H1 – H4 of docs/promise/rules.md). No I/O here. */
 final class Hold {
     static final String RELEASED = "released";
+    static final String HANDED_OVER = "handed_over";
 
-    private final CountDownLatch ended = new CountDownLatch(1);
     private final Runnable announce;
     private volatile long deadline;
     private volatile String over;
 
-    /** {@code announce} is called once, when it is lost; not when it is released. */
+    /** {@code announce} is called once, when it is lost; not when it is released or handed over. */
     Hold(long deadline, Runnable announce) {
         this.deadline = deadline;
         this.announce = announce;
@@ -60,8 +57,7 @@ final class Hold {
             }
             over = code;
         }
-        ended.countDown();
-        if (!code.equals(RELEASED)) {
+        if (!code.equals(RELEASED) && !code.equals(HANDED_OVER)) {
             announce.run();
         }
         return true;
@@ -71,16 +67,5 @@ final class Hold {
     String reason() {
         String code = over;
         return RELEASED.equals(code) ? "not_held" : code;
-    }
-
-    /** Waits until an instant, or until it is over. In slices: the system's timers stop in suspension. */
-    boolean awaitEnd(long instant) throws InterruptedException {
-        long left;
-        while ((left = instant - Clock.latest()) > 0) {
-            if (ended.await(Math.min(left, Clock.SECOND), TimeUnit.NANOSECONDS)) {
-                return true;
-            }
-        }
-        return ended.getCount() == 0;
     }
 }

@@ -2,13 +2,14 @@ package example.palisade;
 
 import example.palisade.fence.Presenter;
 import java.time.Duration;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentSkipListSet;
@@ -37,19 +38,23 @@ public final class Lease implements Presenter, AutoCloseable {
 
     private final Client client;
     private final LockRequest.Wish wish;
-    private final LockRequest.Granted grant;
+    private final Granted grant;
     private final Hold hold;
     private final CompletableFuture<LeaseLostException> lost = new CompletableFuture<>();
+    /** When each lock was last acknowledged to end. One renewal at a time uses it. */
+    private final Map<String, Long> deadlines = new HashMap<>();
     /** The locks that are renewed. */
     private final Set<String> held;
     /** The locks of which the server has not acknowledged the release. */
     private final Set<String> unreleased;
     /** The lock that the server said is over, or null. */
     private volatile String lostLock;
+    /** No renewal makes the lease last beyond this instant. */
+    private volatile long end = Long.MAX_VALUE;
     /** An upgrade is under way. */
     private final AtomicBoolean upgrading = new AtomicBoolean();
 
-    Lease(Client client, LockRequest.Wish wish, LockRequest.Granted grant) {
+    Lease(Client client, LockRequest.Wish wish, Granted grant) {
         this.client = client;
         this.wish = wish;
         this.grant = grant;
@@ -62,7 +67,8 @@ public final class Lease implements Presenter, AutoCloseable {
             releaseInBackground();
             throw loss();
         }
-        client.start("renewals of " + wish.name(), this::keep);
+        locks().forEach(name -> deadlines.put(name, hold.deadline()));
+        renewLater(Long.MAX_VALUE);
         alarm();
     }
 
@@ -211,6 +217,19 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     /**
+     * Bounds the renewals: after so long from now, at least 100 ms, the lease is over, also at the server and if this program
+     * is stopped. Nothing is shortened that was granted or renewed before: ask for a {@link LockRequest#ttl} that is no longer. Called
+     * again, it moves the end. What comes of this lease by an upgrade, a downgrade or an export has no bound.
+     *
+     * @throws LeaseLostException if it is not held any more
+     */
+    public void atMostFor(Duration duration) {
+        LockRequest.within("the time at most", duration, LockRequest.SHORTEST_TTL, Duration.ofDays(3650));
+        check();
+        end = Clock.earliest() + duration.toNanos();
+    }
+
+    /**
      * Makes a writer a reader, in one step: no other writer gets in between. From the call on this lease is not held; the
      * one returned has a new token, with which it claims before it reads. If this fails, the lock is released in the
      * background. A reader is returned as it is.
@@ -238,6 +257,11 @@ public final class Lease implements Presenter, AutoCloseable {
         }
     }
 
+    /** As {@link #upgrade(Duration)}, and waits up to 30 s. */
+    public Lease upgrade() throws InterruptedException {
+        return upgrade(LockRequest.DEFAULT_WAIT);
+    }
+
     /**
      * Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the queue and
      * waits for the other readers alone, 0 – 24 h. The lease that is returned has a new token, with which it claims before it
@@ -254,7 +278,7 @@ public final class Lease implements Presenter, AutoCloseable {
     public Lease upgrade(Duration wait) throws InterruptedException {
         check();
         if (!isUpdate()) {
-            throw PalisadeException.invalid("only a reader in mode update is upgraded: ask for the lock with update()");
+            throw PalisadeException.invalid("only a reader in mode update can be upgraded: ask for the lock with update()");
         }
         LockRequest.within("the wait", wait, Duration.ZERO, Duration.ofDays(1));
         if (!upgrading.compareAndSet(false, true)) {
@@ -278,7 +302,7 @@ public final class Lease implements Presenter, AutoCloseable {
     /** As {@link #sequencer(String)}, for a lease of one lock. */
     public String sequencer() throws InterruptedException {
         if (name() == null) {
-            throw PalisadeException.invalid("the lock is to be named: one of " + quoted());
+            throw PalisadeException.invalid("name the lock: one of " + quoted());
         }
         return sequencer(name());
     }
@@ -294,9 +318,19 @@ public final class Lease implements Presenter, AutoCloseable {
      */
     public String sequencer(String name) throws InterruptedException {
         part(name);
+        Reply reply = ask(name, "/sequencer", Map.of("fencing_token", token()), Map.of());
+        if (reply.value().get("sequencer") instanceof String sequencer) {
+            return sequencer;
+        }
+        throw new PalisadeException(
+                PalisadeException.Kind.UNKNOWN_OUTCOME, "unknown_outcome", "a broken answer: no sequencer");
+    }
+
+    /** Asks about a grant that is held, for the client's patience. The answer has no new deadline, so the old one stays. */
+    private Reply ask(String name, String verb, Map<String, Object> wanted, Map<String, Object> more)
+            throws InterruptedException {
         long until = Clock.earliest() + client.patience();
-        Reply reply = client.transport()
-                .repeat(request(name, "/sequencer", Map.of("fencing_token", token())), until, Client::sleepUntil);
+        Reply reply = client.transport().repeat(grant.request(name, verb, more, wanted), until, Client::sleepUntil);
         if (reply.over()) {
             if (held.contains(name)) {
                 lose(name, reply.code());
@@ -306,21 +340,18 @@ public final class Lease implements Presenter, AutoCloseable {
         if (reply.status() != 200) {
             throw reply.error();
         }
-        // The answer has no new deadline, so the old one stays.
-        if (reply.value().get("sequencer") instanceof String sequencer) {
-            return sequencer;
-        }
-        throw new PalisadeException(
-                PalisadeException.Kind.UNKNOWN_OUTCOME, "unknown_outcome", "a broken answer: no sequencer");
+        return reply;
     }
 
     /**
      * Gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
      * patience. If the thread is interrupted, the release goes on in the background.
      *
+     * @throws LeaseLostException if it was handed over
      * @throws PalisadeException if nobody answered: the lock is then free when the lease expires
      */
     public Release release() throws InterruptedException {
+        checkNotHandedOver();
         hold.end(Hold.RELEASED);
         return releaseNow(unreleased);
     }
@@ -333,8 +364,16 @@ public final class Lease implements Presenter, AutoCloseable {
      *     {@link #release} or {@link #close}
      */
     public Release releasePart(String name) throws InterruptedException {
+        checkNotHandedOver();
         held.remove(checkedPart(name));
         return held.isEmpty() ? release() : releaseNow(List.of(name));
+    }
+
+    /** The adopter holds it: a release would end its hold. */
+    private void checkNotHandedOver() {
+        if (Hold.HANDED_OVER.equals(hold.reason())) {
+            throw loss();
+        }
     }
 
     private Release releaseNow(Collection<String> names) throws InterruptedException {
@@ -352,6 +391,55 @@ public final class Lease implements Presenter, AutoCloseable {
             throw PalisadeException.invalid("\"" + name + "\" is not a lock of this lease: it has " + quoted());
         }
         return name;
+    }
+
+    /**
+     * Ends this lease without a release, and returns a text with which another process goes on with it, by {@link
+     * Client#adopt}. From the call on it is not held here, and nothing is renewed or released for it. Unless somebody adopts it
+     * in the time that is left, it expires.
+     *
+     * <p><b>The text contains the lease key: it is a secret.</b> Hand it to one process only. Two that adopt the same text both
+     * renew, and nobody can tell.
+     *
+     * @throws LeaseLostException if it is not held any more
+     */
+    public String export() {
+        check();
+        if (!upgrading.compareAndSet(false, true)) {
+            throw PalisadeException.invalid("an upgrade of " + quoted() + " is under way: export its result");
+        }
+        try {
+            for (String name : unreleased) {
+                if (!held.contains(name)) {
+                    throw PalisadeException.invalid(
+                            "the release of \"" + name + "\" is not acknowledged: release it again before the export");
+                }
+            }
+            String text = new Handed(List.copyOf(held), wish, grant).text();
+            if (!hold.end(Hold.HANDED_OVER)) {
+                throw loss();
+            }
+            return text;
+        } finally {
+            upgrading.set(false);
+        }
+    }
+
+    /**
+     * Changes the value that this leader announces, its metadata, at most 256 bytes; an empty one removes it. The token stays,
+     * and each {@link Observer} of the lock receives it. Call it again only after it has returned: a call is repeated inside, so of
+     * two at once either value may remain.
+     *
+     * @throws LeaseLostException if the lease is over
+     * @throws PalisadeException if nobody answers, or it is a reader's, or one of several locks or permits
+     */
+    public void proclaim(String value) throws InterruptedException {
+        if (locks().size() > 1) {
+            throw PalisadeException.invalid("the holder of several locks leads nothing: an election is one lock");
+        }
+        LockRequest.checkedMetadata("the value", Objects.requireNonNull(value, "a value is needed, \"\" to remove it"));
+        check();
+        ask(wish.name(), "/proclaim", Map.of("fencing_token", token()), Map.of("value", value));
     }
 
     /** As {@link #release}; a release that is not acknowledged is no error, because the lease expires. */
@@ -375,9 +463,7 @@ public final class Lease implements Presenter, AutoCloseable {
     private Release release(Collection<String> names, long until) throws InterruptedException {
         Release heaviest = Release.ALREADY_RELEASED;
         for (String name : names) {
-            Map<String, Object> released =
-                    Map.of("fencing_token", grantId(), "released", true, "authority", authority());
-            Reply reply = client.transport().repeat(request(name, "/release", released), until, Client::sleepUntil);
+            Reply reply = client.transport().repeat(grant.release(name), until, Client::sleepUntil);
             Release found = Release.OVER;
             if (!reply.over()) {
                 if (reply.status() != 200) {
@@ -399,17 +485,22 @@ public final class Lease implements Presenter, AutoCloseable {
         }
     }
 
-    /** Renews until the hold is over: at a third of the remaining time, or soon after a failure. */
-    private void keep() throws InterruptedException {
-        Map<String, Long> deadlines = new HashMap<>();
-        locks().forEach(name -> deadlines.put(name, hold.deadline()));
-        long longest = Long.MAX_VALUE;
-        while (true) {
-            long third = Math.max((hold.deadline() - Clock.latest()) / 3, SHORTEST_PAUSE);
-            if (hold.awaitEnd(Clock.latest() + Math.min(third, longest)) || !hold.holds()) {
-                return;
-            }
-            longest = renew(deadlines) ? Long.MAX_VALUE : LONGEST_PAUSE;
+    /** Renews at a third of the remaining time, or soon after a failure. Between renewals it needs no thread. */
+    private void renewLater(long longest) {
+        long third = Math.max((hold.deadline() - Clock.latest()) / 3, SHORTEST_PAUSE);
+        renewAt(Clock.latest() + Math.min(third, longest));
+    }
+
+    /** In slices: the system's timers stop in suspension. */
+    private void renewAt(long instant) {
+        if (!hold.holds()) {
+            return;
+        }
+        long left = instant - Clock.latest();
+        if (left > 0) {
+            Client.after(Math.min(left, Clock.SECOND), () -> renewAt(instant));
+        } else {
+            client.startUnlessClosed("renewal of " + wish.name(), () -> renewLater(renew() ? Long.MAX_VALUE : LONGEST_PAUSE));
         }
     }
 
@@ -417,7 +508,7 @@ public final class Lease implements Presenter, AutoCloseable {
      * Makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that was
      * acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged.
      */
-    private boolean renew(Map<String, Long> deadlines) throws InterruptedException {
+    private boolean renew() throws InterruptedException {
         List<String> names = new ArrayList<>(held);
         names.sort(Comparator.comparing(deadlines::get));
         for (String name : names) {
@@ -426,8 +517,11 @@ public final class Lease implements Presenter, AutoCloseable {
             }
             long t0 = Clock.earliest();
             try {
-                Transport.Request request = request(name, "/renew", renewal());
-                Reply reply = client.transport().send(request, Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
+                Duration lasts = lasts(t0);
+                if (lasts != null && lasts.compareTo(LockRequest.SHORTEST_TTL) < 0) {
+                    return true; // What is left goes on to the end.
+                }
+                Reply reply = client.transport().send(grant.renewal(name, lasts), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
                 if (reply.over() && !held.contains(name)) {
                     continue; // It was released here meanwhile.
                 }
@@ -448,6 +542,12 @@ public final class Lease implements Presenter, AutoCloseable {
             hold.renewed(held.stream().mapToLong(deadlines::get).reduce(deadlines.get(name), Math::min));
         }
         return true;
+    }
+
+    /** For how long a renewal asks; null: for the time that the lease has. */
+    private Duration lasts(long now) {
+        long left = end - now;
+        return end == Long.MAX_VALUE ? null : Duration.ofNanos(Math.min(left, grant.ttl().toNanos())).truncatedTo(ChronoUnit.MILLIS);
     }
 
     /**
@@ -471,32 +571,6 @@ public final class Lease implements Presenter, AutoCloseable {
 
     private long deadline(long t0, Duration validFor) {
         return Hold.deadline(t0, validFor.toNanos(), client.margin());
-    }
-
-    /** The fields of an answer to a renewal; null: a field that it must not have. */
-    private Map<String, Object> renewal() {
-        Map<String, Object> wanted = new HashMap<>(Map.of("fencing_token", token(), "authority", authority()));
-        wanted.put("lock_acquired", null);
-        wanted.put("released", null);
-        return wanted;
-    }
-
-    /**
-     * Names the grant by both of its names: a late copy can never touch a later grant. A good answer has the fields that are
-     * wanted.
-     */
-    private Transport.Request request(String name, String verb, Map<String, Object> wanted) {
-        Map<String, Object> good = new HashMap<>(wanted);
-        good.put("resource_id", name);
-        Map<String, Object> body = new LinkedHashMap<>();
-        body.put("lock_token", grant.leaseKey());
-        body.put("fencing_token", grant.number());
-        return Transport.Request.post(Client.lockPath(name, verb), body, answer -> {
-            if (answer.endsAnotherThan(grant.number())) {
-                return "another grant is over";
-            }
-            return answer.status() == 200 ? answer.difference(good) : null;
-        });
     }
 
     private LeaseLostException loss() {

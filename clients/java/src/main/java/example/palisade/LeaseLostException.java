@@ -8,6 +8,7 @@ public final class LeaseLostException extends PalisadeException {
     private static final Map<String, String> REASONS = Map.of(
             "expired", "no renewal was acknowledged in time",
             "not_held", "it was released",
+            "handed_over", "it was handed over",
             "revoked", "an operator revoked it",
             "superseded", "the same client id acquired the lock again",
             "stale", "the lock is held with another token");

@@ -12,10 +12,13 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.CompletableFuture;
 
 /** A request for a lock, or for several at once; every {@link #acquire} asks anew. It is for one thread. */
 public final class LockRequest {
     private static final SecureRandom RANDOM = new SecureRandom();
+    static final Duration SHORTEST_TTL = Duration.ofMillis(100);
+    static final Duration DEFAULT_WAIT = Duration.ofSeconds(30);
     private static final Duration DAY = Duration.ofDays(1);
     private static final int MAX_METADATA_BYTES = 256;
     private static final int MAX_LOCKS = 64;
@@ -27,7 +30,8 @@ public final class LockRequest {
     private final Client client;
     private final List<String> names;
     private Duration ttl = Duration.ofSeconds(15);
-    private Duration wait = Duration.ofSeconds(30);
+    /** Null: 30 s, and for a try none. */
+    private Duration wait;
     private String clientId;
     private String metadata;
     private Mode mode = Mode.EXCLUSIVE;
@@ -60,11 +64,11 @@ public final class LockRequest {
 
     /** How long the lease lasts without renewal, 100 ms – 24 h. The default is 15 s. */
     public LockRequest ttl(Duration duration) {
-        ttl = within("the TTL", duration, Duration.ofMillis(100), DAY);
+        ttl = within("the TTL", duration, SHORTEST_TTL, DAY);
         return this;
     }
 
-    /** How long to stay in the queue, 0 – 24 h; 0 tries once. The default is 30 s. */
+    /** How long to stay in the queue, 0 – 24 h; 0 tries once. The default is 30 s, and for {@link #tryAcquire} 0. */
     public LockRequest waitUpTo(Duration duration) {
         wait = within("the wait", duration, Duration.ZERO, DAY);
         return this;
@@ -81,17 +85,17 @@ public final class LockRequest {
 
     /** Text that is shown with the holder, at most 256 bytes. */
     public LockRequest metadata(String text) {
-        if (text == null) {
-            metadata = null;
-            return this;
-        }
-        int bytes = text.getBytes(StandardCharsets.UTF_8).length;
+        metadata = checkedMetadata("the metadata", text);
+        return this;
+    }
+
+    static String checkedMetadata(String what, String text) {
+        int bytes = text == null ? 0 : text.getBytes(StandardCharsets.UTF_8).length;
         if (bytes > MAX_METADATA_BYTES) {
             throw PalisadeException.invalid(
-                    "the metadata has " + bytes + " bytes; 0 ..= " + MAX_METADATA_BYTES + " are allowed");
+                    what + " has " + bytes + " bytes; 0 to " + MAX_METADATA_BYTES + " are allowed");
         }
-        metadata = text;
-        return this;
+        return text;
     }
 
     /**
@@ -142,21 +146,34 @@ public final class LockRequest {
      * @throws InterruptedException if the thread is interrupted
      */
     public Lease acquire() throws InterruptedException {
+        return wish(DEFAULT_WAIT).lease();
+    }
+
+    /**
+     * As {@link #acquire}, in the background. If the future ends in another way, as by {@code cancel} or {@code orTimeout}, the
+     * request is given up as if its thread were interrupted, and no lock stays behind. A future that is derived from it, as by
+     * {@code thenApply}, does not pass its own cancellation on.
+     */
+    public CompletableFuture<Lease> acquireAsync() {
+        return new Acquiring(client, wish(DEFAULT_WAIT)).lease();
+    }
+
+    private Wish wish(Duration otherwise) {
         boolean shared = mode != Mode.EXCLUSIVE;
         if (shared && permits != null) {
-            throw PalisadeException.invalid("a lock is shared by readers, or has permits: not both");
+            throw PalisadeException.invalid("ask for a shared lock or for permits, not both");
         }
         if (names.size() > 1 && (shared || permits != null || !lockDelay.isZero() || !atLeastFor.isZero())) {
             throw PalisadeException.invalid(
-                    "several locks at once are exclusive: without shared, update, permits, lockDelay and atLeastFor");
+                    "several locks at once are exclusive: leave out shared, update, permits, lockDelay and atLeastFor");
         }
-        return new Wish(client, this).lease();
+        return new Wish(client, this, wait == null ? otherwise : wait);
     }
 
-    /** As {@link #acquire}; empty if another client keeps the lock. */
+    /** As {@link #acquire}, but it waits only if {@link #waitUpTo} was called; empty if another client has the lock. */
     public Optional<Lease> tryAcquire() throws InterruptedException {
         try {
-            return Optional.of(acquire());
+            return Optional.of(wish(Duration.ZERO).lease());
         } catch (LockHeldException held) {
             return Optional.empty();
         }
@@ -169,7 +186,7 @@ public final class LockRequest {
         if (given.compareTo(low) < 0 || given.compareTo(high) > 0) {
             // A duration may have more milliseconds than a number holds.
             String found = Math.abs(given.toSeconds() / 2) > DAY.toSeconds() ? given.toString() : given.toMillis() + " ms";
-            throw PalisadeException.invalid(what + " is " + found + ": " + low.toMillis() + " ms ..= "
+            throw PalisadeException.invalid(what + " is " + found + ": " + low.toMillis() + " ms to "
                     + high.toMillis() + " ms are allowed");
         }
         return given;
@@ -181,7 +198,7 @@ public final class LockRequest {
             throw PalisadeException.invalid("names of locks are needed, and not null");
         }
         if (names.length < 1 || names.length > MAX_LOCKS) {
-            throw PalisadeException.invalid(names.length + " locks are named; 1 ..= " + MAX_LOCKS + " are allowed");
+            throw PalisadeException.invalid(names.length + " locks are named; 1 to " + MAX_LOCKS + " are allowed");
         }
         Set<String> found = new TreeSet<>();
         for (String name : names) {
@@ -200,17 +217,10 @@ public final class LockRequest {
         boolean printable = name.chars().allMatch(one -> one >= ' ' && one <= '~');
         if (name.isEmpty() || name.length() > 255 || !printable || name.equals(".") || name.equals("..")) {
             throw PalisadeException.invalid(
-                    "\"" + name + "\" is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or ..");
+                    "\"" + name + "\" is not the name of a lock: 1 to 255 printable ASCII characters, not . or ..");
         }
         return name;
     }
-
-    /**
-     * A grant, with the clock's reading from before the request that it answers. {@code number} names it: the token, or a
-     * reader's grant id.
-     */
-    record Granted(long t0, long token, long number, String leaseKey, String authority, Duration validFor, Duration waited,
-            Duration ttl, List<Integer> slots) {}
 
     /** One acquire, with one request id until the outcome is known. */
     static final class Wish {
@@ -235,17 +245,33 @@ public final class LockRequest {
         private long firstSent;
         private long lastSent;
 
-        Wish(Client client, LockRequest asked) {
+        Wish(Client client, LockRequest asked, Duration wait) {
             this.client = client;
             this.names = asked.names;
             this.ttl = asked.ttl;
-            this.wait = asked.wait;
+            this.wait = wait;
             this.metadata = asked.metadata;
             this.clientId = asked.clientId == null ? client.host() + "-" + random() : asked.clientId;
             this.mode = asked.mode;
             this.permits = asked.permits;
             this.lockDelay = asked.lockDelay;
             this.atLeastFor = asked.atLeastFor;
+            this.under = null;
+            this.reader = null;
+        }
+
+        /** Stands for the acquire of a lease that another process hands over. */
+        Wish(Client client, Handed handed) {
+            this.client = client;
+            this.names = handed.names();
+            this.ttl = handed.ttl();
+            this.wait = Duration.ZERO;
+            this.clientId = handed.clientId();
+            this.metadata = handed.metadata();
+            this.mode = handed.mode();
+            this.permits = handed.permits();
+            this.lockDelay = Duration.ZERO;
+            this.atLeastFor = Duration.ZERO;
             this.under = null;
             this.reader = null;
         }
@@ -293,6 +319,16 @@ public final class LockRequest {
             return mode;
         }
 
+        /** Of a semaphore, or null. */
+        Permits permits() {
+            return permits;
+        }
+
+        /** Null if there is none. */
+        String metadata() {
+            return metadata;
+        }
+
         /** The reader that this makes the writer, or null. */
         Lease reader() {
             return reader;
@@ -333,7 +369,7 @@ public final class LockRequest {
                     }
                     if (reply.waits()) {
                         if (Clock.earliest() + Transport.LEAST_TIME >= giveUp) {
-                            throw new Reply.Fault("the server said that the request waits, when its wait was over", true);
+                            throw new Reply.Fault("the server said that the request still waits, after its wait was over", true);
                         }
                         // It is asked again at once, and not in a loop if it said so at once.
                         Client.sleepUntil(t0 + Transport.FIRST_PAUSE);
@@ -429,7 +465,7 @@ public final class LockRequest {
         private Granted granted(long t0, Map<String, Object> value) throws Reply.Fault {
             List<Integer> slots = Reply.slots(value);
             if (slots.size() != (permits == null ? 0 : permits.count())) {
-                throw Reply.broken("slots are others than were wanted");
+                throw Reply.broken("slots are not those that were asked for");
             }
             return new Granted(
                     t0, Reply.token(value), Reply.token(value, mode.isReader() ? "grant_id" : "fencing_token"),

@@ -1,11 +1,11 @@
 package example.palisade;
 
+import example.palisade.internal.Exchange;
 import example.palisade.internal.Json;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.InputStreamReader;
-import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.Set;
@@ -26,7 +26,8 @@ public final class Watch implements AutoCloseable {
     private static final long SILENCE = 45 * Clock.SECOND;
     private static final long FIRST_PAUSE = 10 * Clock.MILLISECOND;
     private static final long LONGEST_PAUSE = 500 * Clock.MILLISECOND;
-    private static final Set<String> KINDS = Set.of("granted", "released", "expired", "revoked", "superseded");
+    private static final Set<String> KINDS = Set.of(
+            "granted", "proclaimed", "opened", "released", "expired", "revoked", "superseded");
 
     private final Client client;
     private final String prefix;
@@ -80,13 +81,13 @@ public final class Watch implements AutoCloseable {
         String from = after == null ? "" : "&after_revision=" + after;
         Transport.Request request = Transport.Request.get("/v1/watch?prefix=" + Client.query(prefix) + from, stream -> null);
         try {
-            HttpResponse<InputStream> answer = client.transport()
+            Exchange.Answer<InputStream> answer = client.transport()
                     .open(address, request, Transport.attemptTime(0, client.patience(), client.patience()));
             stream = answer.body();
-            if (answer.statusCode() != 200) {
+            if (answer.status() != 200) {
                 String body = new String(stream.readNBytes(1 << 16), StandardCharsets.UTF_8);
                 disconnect();
-                refused(Reply.read(answer.statusCode(), body));
+                refused(Reply.read(answer.status(), body));
                 return false;
             }
         } catch (Reply.Fault | IOException error) {
@@ -207,7 +208,8 @@ public final class Watch implements AutoCloseable {
             }
             Map<String, Object> told = Json.object(data);
             return new Event(
-                    kind, after, Reply.text(told, "resource_id"), Reply.text(told, "client_id"), Reply.token(told),
+                    kind, after, Reply.text(told, "resource_id"),
+                    kind.equals("opened") ? null : Reply.text(told, "client_id"), Reply.token(told),
                     told.get("reason") instanceof String reason ? reason : null, 0,
                     told.get("grant_id") instanceof Long id ? id : null);
         } catch (IllegalArgumentException | Reply.Fault unreadable) {

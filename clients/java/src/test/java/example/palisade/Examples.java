@@ -1,10 +1,15 @@
 package example.palisade;
 
+import example.palisade.attempts.Attempt;
+import example.palisade.attempts.Attempts;
 import example.palisade.fence.PostgresFence;
 import example.palisade.fence.Sequencer;
 import example.palisade.fence.SequencerKeys;
+import example.palisade.testing.MemoryServer;
+import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
+import java.util.Optional;
 import javax.sql.DataSource;
 
 /** The examples of the README, which the tests run. */
@@ -28,6 +33,23 @@ final class Examples {
             return "done";
         } catch (LockHeldException held) {
             return "busy: " + held.holder() + ", try again in " + held.retryAfter();
+        }
+    }
+
+    static String tested() throws InterruptedException {
+        MemoryServer server = new MemoryServer(); // of example.palisade.testing, in the same jar
+        server.hold("report");
+        try (Client client = server.client()) {
+            return report(client); // finds the lock taken
+        }
+    }
+
+    static void attempts(Connection connection) throws SQLException {
+        Attempts jobs = Attempts.of("jobs").lease(Duration.ofSeconds(30)).maxAttempts(5);
+        Optional<Attempt> taken = jobs.take(connection, "worker-1");
+        if (taken.isPresent()) {
+            jobs.transact(connection, taken.get(), inside -> // all effects, and the job is done
+                    inside.createStatement().executeUpdate("UPDATE orders SET total = total + 1"));
         }
     }
 

@@ -26,6 +26,6 @@ public final class ReadmeTest {
             assertTrue(examples.contains(squeezed(blocks.group(1))), "no example is:\n" + blocks.group(1));
             assertTrue(found > 1 || blocks.group(1).lines().count() + 2 < 10, "from the jar to a fenced write");
         }
-        assertEquals(3, found);
+        assertEquals(5, found);
     }
 }

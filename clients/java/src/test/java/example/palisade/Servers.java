@@ -53,15 +53,15 @@ final class Servers {
         List<String> arguments = new ArrayList<>(
                 List.of("serve", "--listen", "127.0.0.1:0", "--data", folder("palisade").resolve("data").toString()));
         arguments.addAll(Arrays.asList(flags));
-        return palisade(arguments.toArray(String[]::new));
+        return begin(arguments.toArray(String[]::new));
     }
 
     static Running gateway(String upstream) {
-        return palisade("gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", upstream,
+        return begin("gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", upstream,
                 "--data", folder("gateway").resolve("data").toString());
     }
 
-    private static Running palisade(String... arguments) {
+    private static Running begin(String... arguments) {
         List<String> command = new ArrayList<>(List.of(binary()));
         command.addAll(Arrays.asList(arguments));
         try {
@@ -211,13 +211,19 @@ final class Servers {
         run(List.of(binary(), "fence", "install", "mysql", "--url", url));
     }
 
-    static void run(List<String> command) throws Exception {
+    /** Runs palisade to its end, and returns what it printed. */
+    static String palisade(String... arguments) throws Exception {
+        return run(with(List.of(binary()), arguments));
+    }
+
+    static String run(List<String> command) throws Exception {
         Process process = new ProcessBuilder(command).directory(new File("/")).redirectErrorStream(true)
                 .start();
         String said = new String(process.getInputStream().readAllBytes());
         if (process.waitFor() != 0) {
             throw new IllegalStateException(command + " failed: " + said);
         }
+        return said;
     }
 
     private static List<String> with(List<String> prefix, String... words) {

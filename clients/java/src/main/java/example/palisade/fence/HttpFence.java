@@ -42,7 +42,7 @@ public final class HttpFence {
     public static HttpRequest.Builder sign(HttpRequest.Builder request, Presenter holder, long sequence) {
         if (sequence < 0 || sequence > Presenter.MAX_TOKEN) {
             throw new IllegalArgumentException(
-                    "the sequence number " + sequence + " is out of range: 0 ..= " + Presenter.MAX_TOKEN + " are allowed");
+                    "the sequence number " + sequence + " is out of range: 0 to " + Presenter.MAX_TOKEN + " are allowed");
         }
         return sign(request, holder).setHeader("X-Fencing-Sequence", Long.toString(sequence));
     }

@@ -39,7 +39,7 @@ public interface Presenter {
     /** Presents a token that another process handed over; the authority and the name may be null. */
     static Presenter of(long token, String authority, String name) {
         if (token < 1 || token > MAX_TOKEN) {
-            throw new IllegalArgumentException(token + " is not a fencing token: 1 ..= " + MAX_TOKEN + " are allowed");
+            throw new IllegalArgumentException(token + " is not a fencing token: 1 to " + MAX_TOKEN + " are allowed");
         }
         record Pass(long token, String authority, String name) implements Presenter {}
         return new Pass(token, authority, name);

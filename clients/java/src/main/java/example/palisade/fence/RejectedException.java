@@ -12,7 +12,7 @@ public class RejectedException extends PalisadeException {
             "stale", "a newer holder has claimed this resource: give up, and write nothing more",
             "wrong_authority", "the resource belongs to another authority: tokens of two authorities are never compared",
             "wrong_lock", "the resource belongs to another lock",
-            "jump", "the token is farther above the highest than one token is believed",
+            "jump", "the token is too far above the highest that this resource has seen",
             "sequence_stale", "a later write of this grant was already carried out: this is a late duplicate",
             "sequence_reused", "this sequence number was used for another write of this grant",
             "already_written", "there was already a write under this token",

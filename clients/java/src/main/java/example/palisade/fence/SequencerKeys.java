@@ -202,7 +202,7 @@ public final class SequencerKeys {
         }
         if (!named.equals(issuer)) {
             throw new BadSequencerException("wrong_authority",
-                    "the sequencer is of the authority " + start(named) + ", and the keys here are of " + issuer);
+                    "authority " + start(named) + " issued the sequencer, and the keys here belong to " + issuer);
         }
         List<Integer> slots = new ArrayList<>();
         long before = 0;

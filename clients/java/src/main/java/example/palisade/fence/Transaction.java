@@ -21,7 +21,7 @@ final class Transaction {
     /** Refuses a connection on which nothing could be rolled back. */
     static void check(Connection connection) throws SQLException {
         if (Objects.requireNonNull(connection, "a fence needs a connection, in a transaction").getAutoCommit()) {
-            throw new IllegalStateException("a fence needs a transaction: setAutoCommit(false), claim, and write in the same");
+            throw new IllegalStateException("a fence needs a transaction: setAutoCommit(false), then claim and write in it");
         }
     }
 

@@ -137,7 +137,7 @@ public final class Json {
             blanks();
             take(':');
             if (strict && found.containsKey(name)) {
-                throw new IllegalArgumentException("a member stands twice");
+                throw new IllegalArgumentException("a member occurs twice");
             }
             found.put(name, value(depth + 1));
         }

@@ -1,0 +1,19 @@
+package example.palisade;
+
+import example.palisade.testing.MemoryServer;
+import java.time.Duration;
+
+/** The client against the double, so that the double does not drift from the real server. */
+public final class MemoryContractTest extends ClientContract {
+    private final MemoryServer server = new MemoryServer();
+
+    @Override
+    Duration ttl() {
+        return Duration.ofSeconds(3);
+    }
+
+    @Override
+    Client connect() {
+        return server.client();
+    }
+}

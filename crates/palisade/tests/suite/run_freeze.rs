@@ -1,0 +1,412 @@
+//! `palisade run --on-deadline freeze`: a job writes nothing after its deadline, and goes on only under the same token.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::proxy::Proxy;
+use crate::common::{
+    Run, Server, exists, is_alive, is_stopped, living, now, palisade, send, stat, status, stop,
+    text, until, until_dead, until_time,
+};
+use palisade_core::Timestamp;
+use rustix::process::Signal;
+
+const TTL: Duration = Duration::from_millis(1_500);
+
+/// A job of three processes and an endless row of short ones. Each of its eight threads writes the time down every
+/// millisecond: one process has left the group for a session of its own, and none ends at SIGHUP. It ends with 7 when
+/// there is a file `stop`.
+const BEATS: &str = r#"
+import os, signal, subprocess, sys, threading, time
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+kind = sys.argv[1]
+if kind == "first":
+    for other in ("child", "daemon"):
+        subprocess.Popen([sys.executable, __file__, other], start_new_session=other == "daemon")
+    subprocess.Popen(["sh", "-c", "trap '' HUP; while [ -e beats.py ]; do /bin/true; sleep 0.002; done"])
+def beat(number):
+    out = os.open(f"beats.{kind}.{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    while True:
+        os.write(out, b"%d\n" % time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        time.sleep(0.001)
+for number in range(4 if kind == "first" else 2):
+    threading.Thread(target=beat, args=(number,), daemon=True).start()
+with open("pids", "a") as pids:
+    pids.write(f"{os.getpid()}\n")
+# A job that a failed test leaves behind ends with its folder.
+while os.path.exists(__file__) and not os.path.exists("stop"):
+    time.sleep(0.01)
+os._exit(7)
+"#;
+
+/// A server with a job that is frozen at its deadline, or ended.
+struct Frozen {
+    server: Server,
+    proxy: Proxy,
+    run: Run,
+    pids: Vec<i32>,
+}
+
+/// Without a terminal, as under systemd or cron.
+fn start(server: &Server, url: &str, flags: &[&str]) -> Run {
+    fs::write(server.file("beats.py"), BEATS).unwrap();
+    let mut command = Command::new("setsid");
+    command.arg(palisade().get_program());
+    command.args([
+        "run",
+        "job",
+        "--on-lost",
+        "echo $PALISADE_LOST_REASON > lost",
+    ]);
+    command
+        .args(flags)
+        .args(["--", "python3", "beats.py", "first"]);
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"PALISADE_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("PALISADE_AUTHORITY", url).stdin(Stdio::null());
+    Run::start(command.current_dir(server.dir.path()))
+}
+
+const FREEZE: [&str; 4] = ["--ttl", "1500ms", "--on-deadline", "freeze"];
+
+impl Frozen {
+    fn start(flags: &[&str]) -> Frozen {
+        let server = Server::start();
+        let proxy = Proxy::to(&server.url);
+        let run = start(&server, &proxy.url, flags);
+        let pids = server.pids("pids", 3);
+        until("beats of every thread", || beats(&server).len() == 8);
+        Frozen {
+            server,
+            proxy,
+            run,
+            pids,
+        }
+    }
+
+    /// Freezes the network and waits until the job is frozen. No acknowledged renewal was sent after the returned time.
+    fn until_frozen(&self) -> Timestamp {
+        let last = now();
+        self.proxy.freeze();
+        until("the job to be stopped", || {
+            self.pids.iter().all(|pid| is_stopped(*pid))
+        });
+        last
+    }
+}
+
+/// The times that each thread of the job has written.
+fn beats(server: &Server) -> Vec<Vec<u64>> {
+    let files = fs::read_dir(server.dir.path()).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let beats = files.filter(|file| {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        name.starts_with("beats.") && Path::new(name).extension().is_none_or(|it| it != "py")
+    });
+    let times = beats.map(|file| -> Vec<u64> {
+        let text = fs::read_to_string(file).unwrap();
+        // The last line may be incomplete.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| line.parse().unwrap()).collect()
+    });
+    times.filter(|times| !times.is_empty()).collect()
+}
+
+/// How many beats came in a time.
+fn between(server: &Server, from: Timestamp, to: Timestamp) -> usize {
+    let inside = |at: &u64| (from.as_nanos()..to.as_nanos()).contains(at);
+    beats(server)
+        .iter()
+        .flatten()
+        .filter(|at| inside(at))
+        .count()
+}
+
+fn after(at: Timestamp, duration: Duration) -> Timestamp {
+    at.after(duration.into())
+}
+
+/// The time that nothing can be written after, and a time long after it.
+fn deadline(last: Timestamp) -> (Timestamp, Timestamp) {
+    (after(last, TTL), after(last, 3 * TTL))
+}
+
+#[test]
+fn a_frozen_job_writes_nothing_after_the_deadline_and_goes_on_under_its_token() {
+    let frozen = Frozen::start(&FREEZE);
+    // Control: under a lease that lasts, the same job writes through the same time.
+    let lasting = Server::start();
+    let control = start(&lasting, &lasting.url, &["--ttl", "1h"]);
+    lasting.pids("pids", 3);
+    let server = &frozen.server;
+    let last = now();
+    stop(server.pid());
+    stop(lasting.pid());
+    let (end, later) = deadline(last);
+    until_time(later);
+    assert_eq!(between(server, end, later), 0, "nothing after the deadline");
+    assert!(between(server, last, end) > 0 && between(&lasting, end, later) > 0);
+    assert_eq!(living(&frozen.pids), frozen.pids);
+    send(server.pid(), Signal::CONT);
+    until("the job to go on", || between(server, later, now()) > 0);
+    until("every process to go on", || {
+        !frozen.pids.iter().any(|pid| is_stopped(*pid))
+    });
+    assert_eq!(
+        server.show("job")["holder"]["fencing_token"],
+        1,
+        "the same grant"
+    );
+    // It is renewed as before.
+    let renewed = now();
+    until_time(after(renewed, 2 * TTL));
+    assert!(between(server, after(renewed, TTL), after(renewed, 2 * TTL)) > 0);
+    fs::write(server.file("stop"), "").unwrap();
+    let output = frozen.run.end();
+    let said = text(&output.stderr);
+    assert_eq!(status(&output), 7, "{said}");
+    assert!(
+        said.contains("The command is frozen") && said.contains("the command goes on after"),
+        "{said}"
+    );
+    assert!(!exists(&server.file("lost")));
+    drop(control);
+}
+
+/// The control: the default.
+#[test]
+fn without_the_option_the_job_is_dead_at_the_deadline() {
+    for flags in [&FREEZE[..2], &["--ttl", "1500ms", "--on-deadline", "kill"]] {
+        let job = Frozen::start(flags);
+        let last = now();
+        stop(job.server.pid());
+        until_dead(&job.pids);
+        assert!(now() < after(last, TTL), "{flags:?}");
+        send(job.server.pid(), Signal::CONT);
+        assert_eq!(status(&job.run.end()), 123);
+    }
+}
+
+#[test]
+fn a_job_whose_lock_was_broken_while_it_was_frozen_is_killed() {
+    let mut frozen = Frozen::start(&FREEZE);
+    // So that the lease does not expire before.
+    stop(frozen.server.pid());
+    let last = frozen.until_frozen();
+    let (end, later) = deadline(last);
+    let server = &mut frozen.server;
+    server.kill();
+    server.restart();
+    let broken = server.output(&["break", "job", "--token", "1", "--reason", "test"]);
+    assert_eq!(status(&broken), 0, "{}", text(&broken.stderr));
+    until_time(later);
+    assert_eq!(living(&frozen.pids), frozen.pids, "control: not before");
+    frozen.proxy.thaw();
+    until_dead(&frozen.pids);
+    let output = frozen.run.end();
+    let said = text(&output.stderr);
+    assert_eq!(status(&output), 123, "{said}");
+    assert!(said.contains("revoked by an operator"), "{said}");
+    assert_eq!(between(server, end, now()), 0);
+    let lost = fs::read_to_string(server.file("lost")).unwrap();
+    assert_eq!(lost, "revoked\n");
+}
+
+#[test]
+fn a_job_whose_lease_expired_while_it_was_frozen_is_killed_and_the_next_holder_is_alone() {
+    let frozen = Frozen::start(&FREEZE);
+    let server = &frozen.server;
+    let next = server.run(&["job", "--wait", "1m", "--", "sh", "-c", "exec sleep 1000"]);
+    until("the next to wait", || server.show("job")["waiters"] == 1);
+    let last = frozen.until_frozen();
+    until("the next grant", || {
+        server.show("job")["holder"]["fencing_token"] == 2
+    });
+    let granted = now();
+    until_time(after(granted, TTL));
+    assert_eq!(living(&frozen.pids), frozen.pids);
+    frozen.proxy.thaw();
+    until_dead(&frozen.pids);
+    assert_eq!(status(&frozen.run.end()), 123);
+    assert_eq!(between(server, deadline(last).0, now()), 0);
+    assert_eq!(server.show("job")["holder"]["fencing_token"], 2);
+    drop(next);
+}
+
+#[test]
+fn a_job_that_somebody_else_continues_is_killed() {
+    for at in 0..3 {
+        let frozen = Frozen::start(&FREEZE);
+        let (end, later) = deadline(frozen.until_frozen());
+        until_time(later);
+        assert_eq!(living(&frozen.pids), frozen.pids, "control: not before");
+        assert_eq!(between(&frozen.server, end, later), 0);
+        send(frozen.pids[at], Signal::CONT);
+        until_dead(&frozen.pids);
+        let output = frozen.run.end();
+        let said = text(&output.stderr);
+        assert_eq!(status(&output), 123, "{said}");
+        assert!(said.contains("another program has continued"), "{said}");
+    }
+}
+
+/// The wrapper sees only stopped threads, before and after; the authority acknowledges the token.
+#[test]
+fn a_job_that_ran_for_a_moment_nobody_looked_is_killed_in_spite_of_its_token() {
+    let frozen = Frozen::start(&FREEZE);
+    let server = &frozen.server;
+    let last = now();
+    stop(server.pid());
+    let (end, later) = deadline(last);
+    until_time(later);
+    assert_eq!(living(&frozen.pids), frozen.pids);
+    stop(frozen.run.pid());
+    send(frozen.pids[1], Signal::CONT);
+    until("a beat", || between(server, end, now()) > 0);
+    stop(frozen.pids[1]);
+    send(server.pid(), Signal::CONT);
+    until("the server", || {
+        server.show("job")["holder"]["fencing_token"] == 1
+    });
+    frozen.run.send(Signal::CONT);
+    until_dead(&frozen.pids);
+    assert_eq!(status(&frozen.run.end()), 123);
+}
+
+#[test]
+fn a_frozen_job_dies_with_its_wrapper() {
+    let frozen = Frozen::start(&FREEZE);
+    let (end, later) = deadline(frozen.until_frozen());
+    until_time(later);
+    assert_eq!(living(&frozen.pids), frozen.pids);
+    let watchdog = frozen.run.watchdog();
+    // While the watchdog cannot act, too: the kernel continues a stopped group whose parent dies, unless that is in
+    // another session.
+    stop(watchdog);
+    frozen.run.send(Signal::KILL);
+    until_dead(&frozen.pids[..1]);
+    let died = now();
+    until_time(after(died, TTL));
+    assert_eq!(between(&frozen.server, end, now()), 0);
+    assert!(
+        is_alive(frozen.pids[1]) && is_alive(frozen.pids[2]),
+        "control"
+    );
+    send(watchdog, Signal::CONT);
+    until_dead(&frozen.pids);
+    until("the watchdog to end", || !is_alive(watchdog));
+    assert_eq!(between(&frozen.server, end, now()), 0);
+}
+
+#[test]
+fn a_frozen_job_outlives_its_watchdog_and_dies_with_the_next_one() {
+    let frozen = Frozen::start(&FREEZE);
+    let (_, later) = deadline(frozen.until_frozen());
+    let first = frozen.run.watchdog();
+    send(first, Signal::KILL);
+    until("another watchdog", || {
+        let pid = frozen.run.watchdog();
+        // It is ready once it has a session of its own.
+        pid != first && stat(pid).is_some_and(|it| it.session == pid)
+    });
+    until_time(later);
+    assert_eq!(living(&frozen.pids), frozen.pids);
+    frozen.run.send(Signal::KILL);
+    until_dead(&frozen.pids);
+}
+
+#[test]
+fn a_frozen_job_that_is_told_to_end_is_killed() {
+    let frozen = Frozen::start(&FREEZE);
+    let (end, later) = deadline(frozen.until_frozen());
+    until_time(later);
+    frozen.run.send(Signal::TERM);
+    until_dead(&frozen.pids);
+    let output = frozen.run.end();
+    let said = text(&output.stderr);
+    assert!(said.contains("palisade was told to end it"), "{said}");
+    assert_eq!(between(&frozen.server, end, now()), 0);
+}
+
+#[test]
+fn a_frozen_job_is_killed_when_its_time_is_up() {
+    let job = Frozen::start(&[&FREEZE[..], &["--timeout", "6s"]].concat());
+    let (end, _) = deadline(job.until_frozen());
+    until_dead(&job.pids);
+    let output = job.run.end();
+    let said = text(&output.stderr);
+    assert!(said.contains("its --timeout has passed"), "{said}");
+    assert_eq!(between(&job.server, end, now()), 0);
+}
+
+/// One process of the job is stopped by somebody before, and stays so.
+#[test]
+fn a_process_that_was_stopped_before_stays_stopped() {
+    let frozen = Frozen::start(&FREEZE);
+    stop(frozen.pids[1]);
+    let server = &frozen.server;
+    let last = now();
+    stop(server.pid());
+    until_time(deadline(last).1);
+    send(server.pid(), Signal::CONT);
+    until("the job to go on", || !is_stopped(frozen.pids[0]));
+    let on = now();
+    until_time(after(on, TTL));
+    assert!(is_stopped(frozen.pids[1]) && is_alive(frozen.pids[0]));
+}
+
+/// Its first process waits for a child that vfork(2) has started and that never executes anything: no signal stops it.
+#[test]
+fn a_job_that_cannot_be_seen_stopped_is_killed_at_the_deadline() {
+    let server = Server::start();
+    let job = "import ctypes, os, time\n\
+               open('pids', 'a').write(f'{os.getpid()}\\n')\n\
+               if ctypes.CDLL(None).vfork() == 0: time.sleep(1000)\n";
+    let flags = [&["job"][..], &FREEZE[..], &["--", "python3", "-c", job]].concat();
+    let run = server.run(&flags);
+    let pids = server.pids("pids", 1);
+    until("the parent to wait", || {
+        let line = fs::read_to_string(format!("/proc/{}/stat", pids[0])).unwrap();
+        line.rsplit_once(')')
+            .unwrap()
+            .1
+            .trim_start()
+            .starts_with('D')
+    });
+    let last = now();
+    stop(server.pid());
+    until_dead(&pids);
+    assert!(now() < after(last, TTL));
+    send(server.pid(), Signal::CONT);
+    let output = run.end();
+    let said = text(&output.stderr);
+    assert_eq!(status(&output), 123, "{said}");
+    // Palisade and its watchdog both look at the clock.
+    let by_palisade = said.contains("not all of its processes could be stopped");
+    let by_watchdog = said.contains("the deadline came before it was seen stopped");
+    assert!(by_palisade || by_watchdog, "{said}");
+}
+
+#[test]
+fn a_lock_without_a_token_cannot_be_frozen() {
+    let flags = [
+        "run",
+        "job",
+        "--authority",
+        "redlock://127.0.0.1:1",
+        "--on-deadline",
+        "freeze",
+    ];
+    let output = palisade()
+        .args(flags)
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(status(&output), 125);
+    assert!(text(&output.stderr).contains("omit --on-deadline freeze"));
+}
