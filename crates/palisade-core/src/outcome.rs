@@ -242,7 +242,7 @@ pub struct Event {
     pub change: Change,
 }
 
-/// What the history of a lock says of a change beyond the change itself.
+/// The facts of a change that only the history of a lock needs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Detail {
     /// Of a revocation: the operator's principal.

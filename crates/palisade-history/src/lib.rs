@@ -9,7 +9,8 @@
 //! A grant that begins and ends between two commits is written once, as an ended row. Nothing here decides anything:
 //! remove the file, and nothing but the past is lost. The machine knows who holds a lock now; the history knows who did.
 //!
-//! What the file lacks is never silent: each range of events that it did not see is a [`Gap`] with its reason.
+//! A lack is never silent: each range of events that it did not see is a [`Gap`] with its reason, and a
+//! grant whose end is in one is ended as [`How::Unseen`].
 
 mod codec;
 mod ledger;
@@ -19,6 +20,6 @@ mod row;
 #[cfg(test)]
 mod tests;
 
-pub use ledger::{Bounds, Error, Ledger};
+pub use ledger::{Bounds, Error, Ledger, Owner};
 pub use reader::{Cursor, Page, Query, Reader};
 pub use row::{End, Gap, How, Mode, Refusal, Row, Why};

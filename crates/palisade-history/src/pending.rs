@@ -1,4 +1,4 @@
-//! What was taken and is not yet committed.
+//! Rows that were taken and are not yet committed.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _}
 
 use crate::codec::decode;
 use crate::ledger::{BY_LOCK, ENDED, Error, GAPS, OPEN, REFUSED};
-use crate::row::{Gap, Refusal, Row};
+use crate::row::{Gap, Mode, Refusal, Row};
 
 /// Reads what is committed. Each page is one consistent view, and stops no writer.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Query {
     pub since_ms: Option<u64>,
     /// Granted at or before this time.
     pub until_ms: Option<u64>,
-    /// With this fencing token.
+    /// With this fencing token, which all readers of a phase have.
     pub token: Option<u64>,
     /// By this client.
     pub client: Option<String>,
@@ -38,9 +38,11 @@ pub enum Cursor {
     Lasting(String, u64),
     /// At the grant whose end has this revision.
     Ended(u64),
+    /// The same, among the grants of one lock: the token, and the revision of the end.
+    OfLock(u64, u64),
 }
 
-/// Grants: first those that last, by lock, then the others, the latest end first.
+/// Grants: first those that last, by lock, then the others, the latest end first. Of one lock, the latest token first.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     /// The grants, each with its refused writes.
@@ -69,30 +71,42 @@ impl Reader {
                 page.gaps.extend(decode::<Gap>(entry?.1.value()));
             }
         }
-        let before = match &query.after {
-            Some(Cursor::Ended(revision)) => *revision,
-            _ => {
-                self.lasting(&read, query, limit, &mut page)?;
-                if page.next.is_some() {
-                    return Ok(page);
-                }
-                u64::MAX
+        if let None | Some(Cursor::Lasting(..)) = &query.after {
+            self.lasting(&read, query, limit, &mut page)?;
+            if page.next.is_some() {
+                return Ok(page);
             }
-        };
+        }
         let ended = read.open_table(ENDED)?;
         match &query.lock {
             Some(lock) => {
                 let by_lock = read.open_table(BY_LOCK)?;
-                let of = (lock.as_str(), 0)..(lock.as_str(), before);
+                let (least, most) = match query.token {
+                    Some(token) => (token, token),
+                    None => (0, u64::MAX),
+                };
+                let (token, revision) = match query.after {
+                    Some(Cursor::OfLock(token, revision)) => (token.clamp(least, most), revision),
+                    _ => (most, u64::MAX),
+                };
+                let of = (lock.as_str(), least, 0)..=(lock.as_str(), token, revision);
                 let rows = by_lock.range(of)?.rev().map(|entry| {
-                    let revision = entry?.0.value().1;
+                    let (_, token, revision) = entry?.0.value();
                     let row = ended.get(revision)?;
-                    Ok((revision, row.and_then(|value| decode(value.value()))))
+                    Ok((
+                        (token, revision),
+                        row.and_then(|value| decode(value.value())),
+                    ))
                 });
-                collect(&read, query, limit, rows, Cursor::Ended, &mut page)?;
+                let at = |(token, revision)| Cursor::OfLock(token, revision);
+                collect(&read, query, limit, rows, at, &mut page)?;
             }
             None => {
-                let rows = ended.range(..before)?.rev().map(|entry| {
+                let last = match query.after {
+                    Some(Cursor::Ended(revision)) => revision,
+                    _ => u64::MAX,
+                };
+                let rows = ended.range(..=last)?.rev().map(|entry| {
                     let (key, value) = entry?;
                     Ok((key.value(), decode(value.value())))
                 });
@@ -137,15 +151,23 @@ impl Reader {
 }
 
 impl Query {
+    /// Whether it ended more than a day before the time that is asked for, and so did all that come after it: they are in
+    /// the order of their ends, and the wall clock hardly goes back. Permits of one semaphore are in no such order.
+    fn is_long_before(&self, row: &Row) -> bool {
+        if self.lock.is_some() && row.mode == Mode::Permits {
+            return false;
+        }
+        let ended = row.end.as_ref().map(|end| end.at_ms.saturating_add(DAY_MS));
+        ended.is_some_and(|ended| self.since_ms.is_some_and(|since| ended < since))
+    }
+
     fn wants(&self, row: &Row) -> bool {
         let ended = row.end.as_ref().map_or(u64::MAX, |end| end.at_ms);
         self.lock.as_ref().is_none_or(|lock| *lock == row.lock)
             && row.lock.starts_with(&self.prefix)
             && self.since_ms.is_none_or(|since| ended >= since)
             && self.until_ms.is_none_or(|until| row.granted_ms <= until)
-            && self
-                .token
-                .is_none_or(|token| row.token == token || row.grant == token)
+            && self.token.is_none_or(|token| row.token == token)
             && self
                 .client
                 .as_ref()
@@ -165,14 +187,13 @@ fn collect<K>(
     for (looked_at, found) in rows.enumerate() {
         let (key, row) = found?;
         if page.rows.len() >= limit || looked_at >= LOOKED_AT {
-            page.next = Some(match at(key) {
-                Cursor::Ended(revision) => Cursor::Ended(revision + 1),
-                lasting => lasting,
-            });
+            page.next = Some(at(key));
             return Ok(());
         }
-        if let Some(row) = row.filter(|row| query.wants(row)) {
-            page.rows.push(with_refusals(read, row)?);
+        match row {
+            Some(row) if query.wants(&row) => page.rows.push(with_refusals(read, row)?),
+            Some(row) if query.is_long_before(&row) => return Ok(()),
+            _ => {}
         }
     }
     Ok(())
@@ -190,6 +211,8 @@ fn with_refusals(read: &ReadTransaction, row: Row) -> Result<(Row, Vec<Refusal>)
 
 /// Rows that one page looks at.
 const LOOKED_AT: usize = 20_000;
+
+const DAY_MS: u64 = 86_400_000;
 
 /// The latest gaps that a page shows.
 const GAPS_SHOWN: usize = 32;

@@ -1,4 +1,4 @@
-//! What the history says.
+//! The rows of the history.
 
 use palisade_core::{Change, Ending, Event};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ pub struct Row {
     pub client: String,
     /// The principal that asked for it, as the log stores it.
     pub principal: [u8; 16],
-    /// What the holder said of itself, last.
+    /// The holder's latest text about itself.
     pub metadata: Option<String>,
     /// The lease's time to live at the grant; none if the grant itself was not seen.
     pub ttl_ms: Option<u32>,
@@ -74,8 +74,10 @@ pub enum How {
     Revoked,
     /// Its own client took the lock again.
     Superseded,
-    /// The authority was restored from a backup that does not have it.
+    /// The authority was restored from a backup that does not have it. The time is that of the discovery.
     Restored,
+    /// Nobody knows: the end is in a gap. The time is that of the discovery.
+    Unseen,
 }
 
 impl How {
@@ -88,6 +90,7 @@ impl How {
             How::Revoked => "revoked",
             How::Superseded => "superseded",
             How::Restored => "restored",
+            How::Unseen => "unseen",
         }
     }
 }
@@ -112,7 +115,7 @@ pub struct Refusal {
     pub resource: String,
     /// The highest token that it had seen.
     pub highest: u64,
-    /// What was to be done, in the reporter's words.
+    /// The refused operation, in the reporter's words.
     pub operation: String,
     /// The principal that reported it, as the log stores it.
     pub by: [u8; 16],
@@ -138,12 +141,14 @@ pub struct Gap {
 pub enum Why {
     /// The history begins here.
     New,
-    /// The server was away, and the log no longer has them.
+    /// The history missed them, and the log no longer has them: a snapshot took their place.
     LogDropped,
-    /// More came than the history could write.
+    /// More came than the history could follow.
     TooFast,
-    /// The history's disk took nothing.
+    /// The history's disk took nothing, and the log no longer has them.
     Unwritable,
+    /// The authority was restored from a backup: they are those behind the backup, and numbers that were never used.
+    Restored,
 }
 
 impl Row {

@@ -1,3 +1,6 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use palisade_core::{
@@ -5,7 +8,9 @@ use palisade_core::{
     Principal, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
-use crate::{Bounds, How, Ledger, Page, Query, Reader, Refusal, Row, Why};
+use crate::{Bounds, How, Ledger, Owner, Page, Query, Reader, Refusal, Row, Why};
+
+const FILE: &str = "history.redb";
 
 /// 2026-05-23T10:00:00Z.
 const BEGINNING: u64 = 1_779_530_400_000;
@@ -28,7 +33,7 @@ impl Place {
 
     fn bounded(bounds: Bounds) -> Place {
         let dir = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(&dir.path().join("history.redb"), "one", bounds).unwrap();
+        let ledger = Ledger::open(&dir.path().join(FILE), &owner("one", "a"), bounds).unwrap();
         Place {
             machine: Machine::new(1),
             reader: ledger.reader(),
@@ -105,8 +110,8 @@ impl Place {
             .collect()
     }
 
-    /// Closes it and opens it again.
-    fn reopen(self, authority: &str) -> Place {
+    /// Closes it, does something to its file, and opens it again.
+    fn reopen(self, owner: &Owner, meanwhile: impl FnOnce(&Path)) -> Place {
         let Place {
             machine,
             ledger,
@@ -117,7 +122,8 @@ impl Place {
         } = self;
         let bounds = Bounds::DEFAULT;
         drop((ledger, reader));
-        let ledger = Ledger::open(&dir.path().join("history.redb"), authority, bounds).unwrap();
+        meanwhile(&dir.path().join(FILE));
+        let ledger = Ledger::open(&dir.path().join(FILE), owner, bounds).unwrap();
         let reader = ledger.reader();
         Place {
             machine,
@@ -127,6 +133,13 @@ impl Place {
             ms,
             dir,
         }
+    }
+}
+
+fn owner(authority: &str, incarnation: &str) -> Owner {
+    Owner {
+        authority: authority.into(),
+        incarnation: incarnation.into(),
     }
 }
 
@@ -264,28 +277,76 @@ fn a_file_goes_on_where_it_stopped_and_one_of_another_authority_begins_anew() {
     let mut place = Place::new();
     place.acquire("a", "x");
     place.ledger.commit(BEGINNING, true).unwrap();
-    let mut place = place.reopen("one");
-    assert_eq!(place.ledger.last(), 1);
+    let mut place = place.reopen(&owner("one", "a"), |file| {
+        let mode = fs::metadata(file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0);
+    });
+    assert_eq!((place.ledger.last(), place.ledger.has_doubt()), (1, false));
     place.ms = 1_000;
     place.apply(Principal::ANONYMOUS, Command::Expire);
     place.commit();
     assert_eq!(place.rows("a")[0].waited_ms, Some(0));
     assert!(place.page(&Query::default()).gaps.is_empty());
-    let place = place.reopen("two");
+    let place = place.reopen(&owner("two", "a"), |_| {});
     assert_eq!((place.ledger.last(), place.rows("a").len()), (0, 0));
+    assert!(place.ledger.set_aside().unwrap().exists());
 }
 
+/// The control is the same file, whole.
 #[test]
-fn grants_that_a_restored_authority_does_not_have_have_ended() {
-    let mut place = Place::new();
-    place.acquire("a", "x");
-    place.acquire("b", "y");
-    place.commit();
-    let gone = place.ledger.reconcile(|lock, _| lock == "b", BEGINNING + 5);
-    assert_eq!(gone.unwrap(), 1);
-    place.commit();
-    assert_eq!(place.rows("a")[0].end.as_ref().unwrap().how, How::Restored);
-    assert_eq!(place.rows("b")[0].end, None);
+fn a_damaged_file_is_set_aside() {
+    for damage in [false, true] {
+        let mut place = Place::new();
+        place.acquire("a", "x");
+        place.ledger.commit(BEGINNING, true).unwrap();
+        let place = place.reopen(&owner("one", "a"), |file| {
+            if damage {
+                fs::write(file, b"nothing of redb").unwrap();
+            }
+        });
+        assert_eq!(place.rows("a").len(), usize::from(!damage));
+        assert_eq!(place.ledger.set_aside().is_some(), damage);
+    }
+}
+
+/// A gap, or a restore, leaves a doubt of all grants that last, also over a new start. The control is a history without
+/// either.
+#[test]
+fn grants_that_ended_unseen_are_ended_when_the_authority_is_asked() {
+    for (incarnation, gap, how) in [
+        ("a", false, None),
+        ("a", true, Some(How::Unseen)),
+        ("b", false, Some(How::Restored)),
+    ] {
+        let mut place = Place::new();
+        for lock in ["a", "b", "c"] {
+            place.acquire(lock, "x");
+        }
+        place.commit();
+        if gap {
+            place.ledger.miss(9, Why::TooFast, BEGINNING);
+        }
+        place.ledger.commit(BEGINNING, true).unwrap();
+        let place = place.reopen(&owner("one", incarnation), |_| {});
+        assert_eq!(place.ledger.has_doubt(), how.is_some());
+        // It is remembered until somebody asked.
+        let place = place.reopen(&owner("one", incarnation), |_| {});
+        let mut place = place;
+        assert_eq!(place.ledger.has_doubt(), how.is_some());
+        if how.is_some() {
+            let gone = place.ledger.reconcile(|lock, _| lock == "b", BEGINNING + 5);
+            assert_eq!((gone.unwrap(), place.ledger.has_doubt()), (2, false));
+        }
+        let ends: Vec<_> = ["a", "b", "c"]
+            .map(|lock| place.rows(lock)[0].end.clone())
+            .into_iter()
+            .map(|end| end.map(|end| (end.how, end.at_ms)))
+            .collect();
+        let how = how.map(|how| (how, BEGINNING + 5));
+        assert_eq!(ends, [how, None, how]);
+        let pages = place.page(&Query::default()).rows;
+        assert_eq!(pages.len(), 3);
+    }
 }
 
 #[test]
@@ -353,8 +414,9 @@ fn pages_join_without_a_row_lost_or_told_twice() {
     assert_eq!(tokens, [97, 95]);
 }
 
-/// What a lock's history costs must not grow with what other locks did. The control is a small history in the same run.
+/// The cost of a lock's history must not grow with what other locks did. The control is a small history in the same run.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 fn the_history_of_a_lock_costs_the_same_beside_many_others() {
     let time = |others: u32| {
         let mut place = Place::new();

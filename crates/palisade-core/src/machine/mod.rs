@@ -395,7 +395,7 @@ impl Machine {
         }));
     }
 
-    /// What the history needs to know of a change of this grant.
+    /// The facts of a change of this grant that only the history needs.
     #[inline]
     fn detail(&self, grant: Slot, lease: &Lease, change: &Change, waited: Span) -> Detail {
         let metadata = || self.tables.metadata_of(grant).map(Into::into);

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::field;
+
 /// A page of the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryReply {
@@ -22,6 +24,7 @@ pub struct GrantRecord {
     /// The lock.
     pub resource_id: String,
     /// The fencing token.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
     /// Of a shared grant: the number that names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +38,7 @@ pub struct GrantRecord {
     pub client_id: String,
     /// The principal of the request: its name, or the form that the log stores if the access file no longer has it.
     pub principal: String,
-    /// What the holder said of itself, last.
+    /// The holder's latest text about itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
     /// The lease's time to live at the grant. Absent, as the two after it, if the history did not see the grant itself.
@@ -60,9 +63,10 @@ pub struct GrantRecord {
 /// The end of a grant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndRecord {
-    /// `released`, `expired`, `revoked`, `superseded` or `restored`.
+    /// `released`, `expired`, `revoked` or `superseded`. `restored`: the authority was restored from a backup without the
+    /// grant. `unseen`: the end is in a gap of the history.
     pub how: String,
-    /// When.
+    /// When; of `restored` and `unseen`, when that was discovered.
     pub at: String,
     /// When the lease was last renewed, granted, or extended after an absence of the authority.
     pub renewed_at: String,
@@ -88,8 +92,9 @@ pub struct RejectionRecord {
     /// The resource that refused.
     pub resource: String,
     /// The highest token that the resource had seen.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub highest: u64,
-    /// What was to be done, in the reporter's words.
+    /// The refused operation, in the reporter's words.
     pub operation: String,
     /// The principal that reported it.
     pub reported_by: String,
@@ -115,20 +120,24 @@ pub struct GapRecord {
 #[serde(deny_unknown_fields)]
 pub struct RejectionBody {
     /// The token of the write.
+    #[serde(deserialize_with = "field::fencing_token::required")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
     /// The resource that refused; at most 255 bytes.
+    #[serde(deserialize_with = "field::resource::required")]
     #[schema(min_length = 1, max_length = 255)]
     pub resource: String,
     /// The highest token that it had seen.
+    #[serde(deserialize_with = "field::highest::required")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub highest: u64,
-    /// What was to be done; at most 255 bytes.
+    /// The refused operation; at most 255 bytes.
+    #[serde(deserialize_with = "field::operation::required")]
     #[schema(max_length = 255)]
     pub operation: String,
 }
 
-/// What became of a report.
+/// The fate of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RejectionReply {
     /// Whether the history has the grant, and took the report. Anything else is counted and not kept.

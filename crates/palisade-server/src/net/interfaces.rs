@@ -116,8 +116,7 @@ impl Interfaces {
             settings.wait_shares(),
             handle.clone(),
         )?);
-        let authority = &handle.identity().authority;
-        let history = History::start(settings.history.as_ref(), authority);
+        let history = History::start(settings.history.as_ref(), &handle);
         let history = Arc::new(history.map_err(ServeError::Thread)?);
         let pipeline = Pipeline::new(handle);
         let budget = Budget::new(settings.sessions_bytes);
@@ -151,8 +150,7 @@ impl Interfaces {
         let metrics = Metrics::new(
             Arc::clone(&gate),
             pipeline.clone(),
-            sessions.meters(),
-            watches.shares(),
+            (sessions.meters(), watches.shares()),
             cluster.clone(),
             Arc::clone(&history),
             shell,

@@ -90,8 +90,7 @@ impl Metrics {
     pub(super) fn new(
         gate: Arc<Gate>,
         pipeline: Pipeline,
-        sessions: Arc<Meters>,
-        watches: Arc<Shares>,
+        (sessions, watches): (Arc<Meters>, Arc<Shares>),
         cluster: Option<Arc<dyn Cluster>>,
         history: Arc<History>,
         shell: &Shell,
@@ -213,7 +212,7 @@ impl Metrics {
     }
 
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 28] {
+    fn counters(&self) -> [Reading; 29] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         [
@@ -279,6 +278,11 @@ impl Metrics {
                 "rejections_unknown",
                 "Reports of refused writes whose grant the history does not have; they are not kept",
                 self.history.counts().unknown,
+            ),
+            (
+                "history_gaps",
+                "Ranges of changes that the history lacks, found since the start",
+                self.history.counts().gaps,
             ),
             (
                 "queue_full",

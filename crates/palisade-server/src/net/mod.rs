@@ -56,5 +56,5 @@ pub use lease_keys::LOCK_TOKEN_FILE;
 pub use secrets::ClusterSecret;
 pub use sequencer::{KEY_FILE, KeyFileError, SequencerKeys};
 pub use serve::{Serving, Shutdown, serve};
-pub use settings::{Counter, HistorySettings, OutOfRange, Past, Settings};
+pub use settings::{Counter, HistorySettings, OutOfRange, Past, ReadPast, Settings};
 pub use starting::{check, while_starting};

@@ -1,8 +1,7 @@
-//! What is written about grants and their ends, from the authority's own events.
+//! The lines about grants and their ends, from the authority's own events.
 //!
 //! ```text
 //!   pipeline ──► ring of recent events ──► this task ──┬─► the server's log: what no caller asked for
-//!                                              ▲       ├─► the history
 //!                                              │       └─► lines ──► the audit file's thread
 //!                                              │                           │
 //!                                              └──── written, or lost ◄────┘
@@ -21,13 +20,11 @@ use palisade_pipeline::Handle;
 
 use super::audit::{Audit, line_of, name};
 use super::gate::Gate;
-use super::history::History;
 
 /// Follows the events.
 pub(super) struct Recorder<'a> {
     gate: &'a Gate,
     audit: &'a Audit,
-    history: &'a History,
     handle: Handle,
     /// The last event that was looked at.
     seen: u64,
@@ -35,13 +32,12 @@ pub(super) struct Recorder<'a> {
 
 impl<'a> Recorder<'a> {
     /// Starts at the first event of this process, so that grants which ended during the start are recorded too.
-    pub(super) fn new(gate: &'a Gate, history: &'a History, handle: Handle) -> Recorder<'a> {
+    pub(super) fn new(gate: &'a Gate, handle: Handle) -> Recorder<'a> {
         let since = handle.since(0);
         let first = since.batches.first().and_then(|batch| batch.first());
         Recorder {
             seen: first.map_or(since.latest, |first| first.revision - 1),
             audit: gate.audit(),
-            history,
             gate,
             handle,
         }
@@ -68,7 +64,6 @@ impl<'a> Recorder<'a> {
             self.catch_up().await;
             // Lines of an earlier round may still wait for their turn, which comes before this one's.
             self.audit.note_lines(Vec::new(), 0).await;
-            self.history.sync().await;
         };
         let _ = tokio::time::timeout(FAREWELL, last).await;
     }
@@ -85,7 +80,6 @@ impl<'a> Recorder<'a> {
             // Gone unseen: nobody knows for how many of them there would have been a line.
             self.audit.lose(next.saturating_sub(self.seen + 1));
             self.seen = self.seen.max(next - 1);
-            self.history.take(&since.batches).await;
             for batch in &since.batches {
                 let (mut lines, mut count) = (Vec::new(), 0);
                 for (at, event) in batch.iter().enumerate() {

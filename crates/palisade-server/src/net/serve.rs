@@ -67,7 +67,7 @@ async fn run(
     let shell = Shell::new(settings.shell.clone())?;
     let interfaces = Arc::new(Interfaces::new(handle.clone(), cluster, &settings, &shell)?);
     let pipeline = handle.clone();
-    let mut recorder = Recorder::new(&interfaces.gate, &interfaces.history, handle);
+    let mut recorder = Recorder::new(&interfaces.gate, handle);
     let (grpc, health) = grpc::routes(&interfaces)?;
     let router = grpc.merge(json::routes(&interfaces));
     let router = router.layer(from_fn_with_state(
@@ -101,8 +101,9 @@ async fn run(
         () = interfaces.gate.audit().keep_reopening() => {}
         () = interfaces.gate.keep_counting() => {}
         () = recorder.follow() => {}
+        () = interfaces.history.follow() => {}
     }
-    recorder.finish().await;
+    tokio::join!(recorder.finish(), interfaces.history.finish());
     match &*interfaces.pipeline.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
         Some(Stopped::Asked | Stopped::Deposed) | None => Ok(()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use palisade_core::Event;
+use palisade_pipeline::replay::Told;
 
 use palisade_tls::ClientFiles;
 
@@ -82,19 +82,20 @@ pub struct HistorySettings {
     pub file: PathBuf,
     /// Grants that ended longer ago are removed.
     pub age: Duration,
-    /// The bytes of all rows together; the file is up to twice as large.
+    /// The bytes of the rows of ended grants; the file is up to three times as large.
     pub bytes: u64,
+    /// While the file's disk has fewer bytes free, nothing is written to it. By default 256 MiB, or a tenth of a smaller disk.
+    pub leaves_free: Option<u64>,
     /// The events that the log still has, for a history that missed some.
     pub past: Option<Past>,
 }
 
-/// Reads the events after a revision from the log. It calls the function for each batch, with the revision before the first
-/// event that the log has.
+/// Reads the events after a revision from the log.
 #[derive(Clone)]
-#[allow(clippy::type_complexity, reason = "one function")]
-pub struct Past(
-    pub Arc<dyn Fn(u64, &mut dyn FnMut(u64, &[Event])) -> Result<(), String> + Send + Sync>,
-);
+pub struct Past(pub Arc<ReadPast>);
+
+/// Calls the function for each part of the answer. An error is in words.
+pub type ReadPast = dyn Fn(u64, &mut dyn FnMut(Told<'_>)) -> Result<(), String> + Send + Sync;
 
 impl std::fmt::Debug for Past {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,8 +1,7 @@
 //! `palisade history`: who held a lock, since when, how it ended, who waited, and who wrote late.
 
-use std::time::{Duration, SystemTime};
-
 use clap::Args;
+use palisade_pipeline::clock::wall;
 use palisade_proto::json::{EndRecord, GapRecord, GrantRecord, HistoryReply, RejectionRecord};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -52,13 +51,9 @@ fn instant(text: &str) -> Result<String, String> {
         "not an instant; write 2026-11-28T02:00:00Z, or a length of time before now, such as 24h"
             .to_owned()
     })?;
-    let then = SystemTime::now()
-        .checked_sub(ago)
-        .unwrap_or(SystemTime::UNIX_EPOCH);
-    let then = then
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO);
-    let ms = i64::try_from(then.as_millis()).unwrap_or(i64::MAX);
+    let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+    let then = wall().0.saturating_sub(ago);
+    let ms = i64::try_from(then).unwrap_or(i64::MAX);
     let then = jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
     Ok(format!("{then:.3}"))
 }

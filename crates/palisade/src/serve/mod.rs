@@ -257,7 +257,8 @@ fn network(settings: &Settings) -> net::Settings {
             file: settings.data.join(HISTORY_FILE),
             age,
             bytes,
-            past: settings.cluster.is_none().then(|| past(&settings.data)),
+            leaves_free: None,
+            past: Some(past(&settings.data, settings.cluster.is_some())),
         }),
         data: Some(settings.data.clone()),
         counters: export::counters(),
@@ -265,11 +266,12 @@ fn network(settings: &Settings) -> net::Settings {
     }
 }
 
-/// The events that the log of a single server still has. A node of a cluster applies what it missed before it serves.
-fn past(data: &Path) -> net::Past {
+/// The events that the log still has.
+fn past(data: &Path, member: bool) -> net::Past {
     let data = data.to_owned();
-    net::Past(Arc::new(move |after, each| {
-        durable::events_after(&data, after, each).map_err(|error| error.to_string())
+    net::Past(Arc::new(move |after, each| match member {
+        true => palisade_replica::events_after(&data, after, each).map_err(|why| why.to_string()),
+        false => durable::events_after(&data, after, each).map_err(|why| why.to_string()),
     }))
 }
 

@@ -1,9 +1,15 @@
 //! `palisade history`, from real servers that are killed.
 
+use std::net::TcpStream;
+
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::common::cluster::Cluster;
 use crate::common::{Server, json as parse, status, text, until};
-use crate::gateway::support::Caller;
+use crate::gateway::support::{self, Caller};
+use crate::gateway::upstream::Upstream;
+use crate::traces;
 
 /// The history as lines of JSON.
 fn told(server: &Server, arguments: &[&str]) -> Vec<Value> {
@@ -93,7 +99,7 @@ async fn the_history_says_who_held_a_lock_how_it_ended_and_who_wrote_late() {
     }
 }
 
-/// What was not yet in the file when the server was killed comes from the log. The control is a server whose file was
+/// Changes that were not yet in the file when the server was killed come from the log. The control is a server whose file was
 /// removed, and another one that keeps no history.
 #[test]
 fn a_history_goes_on_over_a_kill_and_is_made_anew_from_the_log() {
@@ -131,4 +137,118 @@ fn a_history_goes_on_over_a_kill_and_is_made_anew_from_the_log() {
         "{}",
         text(&output.stderr)
     );
+}
+
+/// Each node answers for the changes that it applied, also one that was killed and missed some. The controls are the nodes
+/// that were not.
+#[test]
+fn every_node_of_a_cluster_has_the_same_history() {
+    let mut cluster = Cluster::of(3);
+    let leader = cluster.until_ready();
+    let follower = (leader + 1) % 3;
+    // One client takes its own lock again and again.
+    let until_same = |cluster: &Cluster, count: usize| {
+        until("the same history at every node", || {
+            let told = (0..3).map(|at| cluster.nodes[at].get("/v1/history"));
+            let pages: Vec<_> = told.collect();
+            let Some((200, page)) = &pages[0] else {
+                return false;
+            };
+            let has_all = page["grants"].as_array().unwrap().len() == count;
+            has_all && page["gaps"] == Value::Null && pages.iter().all(|page| *page == pages[0])
+        });
+    };
+    cluster.token(leader, "a");
+    cluster.token(leader, "a");
+    until_same(&cluster, 2);
+    cluster.nodes[follower].kill();
+    cluster.token(leader, "a");
+    cluster.start(follower);
+    cluster.until_ready();
+    until_same(&cluster, 3);
+}
+
+/// Milliseconds of the wall clock, which this machine's processes share.
+fn wall() -> i64 {
+    Timestamp::now().as_millisecond()
+}
+
+fn ms(instant: &Value) -> i64 {
+    let instant: Timestamp = instant.as_str().unwrap().parse().unwrap();
+    instant.as_millisecond()
+}
+
+/// A holder falls silent, another one takes over, and the first one's late writes are refused: at a gateway, which is
+/// reported, and at a store, whose writer dies before it can report. One report is forged, and one comes while the authority
+/// is gone. The history alone says who held the lock, since when, why that ended, who waited, and who wrote late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_an_incident_the_history_answers_the_five_questions() {
+    let mut server = Server::start();
+    let (_upstream, upstream) = Upstream::start().await;
+    let mut gateway = support::command(&upstream, &server.file("gateway"));
+    gateway.args(["--route", "/accounts/{id:uint}=account:{id}"]);
+    let fences = [
+        ("gateway", gateway),
+        ("store", traces::command("store", &server.file("store"))),
+    ];
+    let fences = fences.map(|(at, command)| {
+        (
+            at,
+            traces::start(command, &server.file(&format!("{at}.log"))),
+        )
+    });
+    let began = wall();
+    acquire(
+        &server,
+        "orders",
+        "a",
+        &["--ttl", "1s", "--metadata", "nightly"],
+    );
+    let held = wall();
+    acquire(&server, "orders", "b", &["--ttl", "60s", "--wait", "20s"]);
+    let taken = wall();
+    for (at, (_, caller)) in &fences {
+        assert_eq!(traces::write(caller, at, 2, None).await, 200, "{at}");
+        assert_eq!(traces::write(caller, at, 1, None).await, 412, "{at}");
+    }
+    let reported = json!({"recorded": true});
+    assert_eq!(report(&server, "orders", 1).await, reported);
+    let refused = wall();
+    for forged in [3, 9] {
+        assert_ne!(report(&server, "orders", forged).await, reported);
+    }
+    server.kill();
+    assert!(TcpStream::connect(server.address()).is_err());
+    server.restart();
+    let rows = until_told(&server, &["orders"], 2);
+    let (is, was) = (&rows[0], &rows[1]);
+    let within = |instant: &Value, from: i64, to: i64| {
+        let instant = ms(instant);
+        assert!((from..=to).contains(&instant), "{from} {instant} {to}");
+    };
+    // The holder, and since when.
+    assert_eq!(
+        [&was["client_id"], &was["metadata"], &is["client_id"]],
+        [&json!("a"), &json!("nightly"), &json!("b")]
+    );
+    within(&was["granted_at"], began, held);
+    within(&is["granted_at"], held, taken);
+    // The reason of the end.
+    let end = &was["ended"];
+    assert_eq!(
+        (&end["how"], &is["ended"]),
+        (&json!("expired"), &Value::Null)
+    );
+    assert_eq!(end["at"], is["granted_at"]);
+    // Two clocks in whole milliseconds.
+    within(&end["renewed_at"], began - 2, held + 2);
+    // The client that waited, and how long.
+    within(&is["asked_at"], held, taken);
+    let waited = ms(&is["granted_at"]) - ms(&is["asked_at"]);
+    assert_eq!(is["waited_ms"], json!(waited));
+    // The late writer.
+    assert_eq!(is["rejections"], Value::Null);
+    let late = was["rejections"].as_array().unwrap();
+    assert_eq!(late.len(), 1, "{late:?}");
+    within(&late[0]["reported_at"], taken, refused);
 }

@@ -22,6 +22,7 @@ pub(in crate::net) fn page(page: Page, access: Option<&Access>) -> HistoryReply 
 fn cursor(at: &Cursor) -> String {
     match at {
         Cursor::Ended(revision) => format!("e:{revision}"),
+        Cursor::OfLock(token, revision) => format!("t:{token}:{revision}"),
         Cursor::Lasting(lock, grant) => format!("l:{grant}:{lock}"),
     }
 }
@@ -83,9 +84,14 @@ fn gap(gap: &Gap) -> GapRecord {
         found_at: at(gap.found_ms),
         why: match gap.why {
             Why::New => "the history begins after them",
-            Why::LogDropped => "the server was away, and its log no longer has them",
-            Why::TooFast => "more came than the history could write",
-            Why::Unwritable => "the history's disk took nothing",
+            Why::LogDropped => "the history missed them, and the log no longer has them",
+            Why::TooFast => "more came than the history could follow",
+            Why::Unwritable => {
+                "the history's disk took nothing, and the log no longer has them"
+            }
+            Why::Restored => {
+                "the authority was restored: changes behind the backup are lost, and some numbers were never used"
+            }
         }
         .to_owned(),
     }
@@ -103,7 +109,8 @@ fn at(ms: u64) -> String {
 pub(in crate::net) fn instant(what: &str, text: Option<&str>) -> Result<Option<u64>, Refusal> {
     let Some(text) = text else { return Ok(None) };
     let instant = text.parse::<jiff::Timestamp>().ok();
-    let ms = instant.and_then(|instant| u64::try_from(instant.as_millisecond()).ok());
+    // Before 1970 nothing was granted.
+    let ms = instant.map(|instant| u64::try_from(instant.as_millisecond()).unwrap_or(0));
     ms.map(Some).ok_or_else(|| {
         Refusal::invalid(format!(
             "{what} must be an instant as RFC 3339, such as 2026-05-23T10:00:00Z"

@@ -88,8 +88,10 @@ impl Gate {
         let Some((access, principal)) = self.now(who)? else {
             return Ok(palisade_core::Principal::ANONYMOUS);
         };
-        let holds = access.decide(&principal, Verb::Hold, lock);
-        let decided = holds.or_else(|_| access.decide(&principal, Verb::Observe, lock));
+        let decided = access
+            .decide(&principal, Verb::Hold, lock)
+            .or_else(|_| access.decide(&principal, Verb::Share, lock))
+            .or_else(|_| access.decide(&principal, Verb::Observe, lock));
         decided.map_err(|denied| forbidden(&denied))?;
         Ok(by(&principal))
     }

@@ -10,6 +10,7 @@ use palisade_proto::json::{HistoryReply, RejectionBody, RejectionReply};
 use serde::Deserialize;
 
 use super::input::{Input, Lock, Params, integer};
+use super::locks::LockPath;
 use crate::net::convert::{self, Refusal, history};
 use crate::net::gate::{Gate, Who};
 use crate::net::history::History;
@@ -32,21 +33,21 @@ pub(super) struct Asked {
 /// Read who held locks, and how that ended
 ///
 /// One row for each grant, from its request to its end, with the writes that resources refused because its token was
-/// stale. First the grants that last, by lock, then the others, the latest end first. Each node answers for what it
-/// applied. Whoever may observe a lock may read its history.
+/// stale. First the grants that last, by lock, then the others, the latest end first; of one lock, the latest token first. Each node answers for what it
+/// applied. A caller that may observe a lock may read its history.
 #[utoipa::path(
     get,
     path = "/v1/history",
     tag = "locks",
     params(
-        ("lock" = Option<String>, Query, description = "This lock alone."),
-        ("prefix" = Option<String>, Query, description = "Only locks whose names start with this."),
-        ("since" = Option<String>, Query, description = "Held at or after this time, as RFC 3339."),
-        ("until" = Option<String>, Query, description = "Granted at or before this time, as RFC 3339."),
-        ("token" = Option<u64>, Query, description = "With this fencing token."),
+        ("lock" = Option<String>, Query, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "This lock alone."),
+        ("prefix" = Option<String>, Query, max_length = 255, pattern = "^[ -~]*$", description = "Only locks whose names start with this."),
+        ("since" = Option<String>, Query, format = DateTime, description = "Held at or after this time."),
+        ("until" = Option<String>, Query, format = DateTime, description = "Granted at or before this time."),
+        ("token" = Option<u64>, Query, minimum = 1, maximum = 9_007_199_254_740_991_i64, description = "With this fencing token."),
         ("client" = Option<String>, Query, description = "By this client."),
-        ("limit" = Option<u64>, Query, description = "At most so many grants, 1 to 1000; by default 100."),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before."),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The most grants on the page; 100 by default."),
+        ("cursor" = Option<String>, Query, pattern = "^(e:[0-9]{1,19}|t:[0-9]{1,19}:[0-9]{1,19}|l:[0-9]{1,19}:[ -~]{1,255})$", description = "The `next_cursor` of the previous page."),
     ),
     responses(
         (status = 200, description = "A page.", body = HistoryReply),
@@ -60,10 +61,7 @@ pub(super) async fn read(
     who: Who,
     Params(asked): Params<Asked>,
 ) -> Reply<HistoryReply> {
-    let limit = integer("limit", asked.limit.as_deref())?.unwrap_or(100);
-    if !(1..=1_000).contains(&limit) {
-        return Err(Refusal::invalid("limit must be 1 to 1000").into());
-    }
+    let limit = convert::page_limit(integer("limit", asked.limit.as_deref())?)?;
     let lock = asked.lock.as_deref();
     let lock = lock
         .map(|lock| convert::lock_name("lock", lock))
@@ -71,16 +69,20 @@ pub(super) async fn read(
     let prefix = convert::prefix(asked.prefix.as_deref().unwrap_or_default())?;
     let within = lock.as_ref().map_or(&*prefix, |lock| lock.as_str());
     let seen = gate.observe_past(&who, within)?;
+    let token = integer("token", asked.token.as_deref())?;
+    let token = token
+        .map(|token| convert::token_in("token", token))
+        .transpose()?;
     let query = Query {
         lock: lock.as_ref().map(|lock| lock.as_str().to_owned()),
         prefix: prefix.to_string(),
         since_ms: history::instant("since", asked.since.as_deref())?,
         until_ms: history::instant("until", asked.until.as_deref())?,
-        token: integer("token", asked.token.as_deref())?,
+        token: token.map(|token| token.get()),
         client: asked.client,
         after: asked.cursor.as_deref().map(cursor).transpose()?,
     };
-    let mut page = past.page(query, limit as usize).await?;
+    let mut page = past.page(query, limit).await?;
     page.rows
         .retain(|(row, _)| seen.iter().any(|prefix| row.lock.starts_with(&**prefix)));
     let rules = gate.rules();
@@ -95,8 +97,9 @@ pub(super) async fn read(
     post,
     path = "/v1/locks/{resource_id}/rejections",
     tag = "locks",
+    params(LockPath),
     request_body = RejectionBody,
-    responses((status = 200, description = "What became of it.", body = RejectionReply), Refusals)
+    responses((status = 200, description = "Whether it was recorded.", body = RejectionReply), Refusals)
 )]
 pub(super) async fn report(
     State(gate): State<Arc<Gate>>,
@@ -114,21 +117,17 @@ pub(super) async fn report(
     };
     fits("resource", &body.resource, 1)?;
     fits("operation", &body.operation, 0)?;
-    if body.fencing_token >= body.highest {
-        return Err(Refusal::invalid(
-            "fencing_token must be below highest: only then was the write late",
-        )
-        .into());
-    }
+    let token = convert::token_in("fencing_token", body.fencing_token)?;
+    let highest = convert::token_in("highest", body.highest)?;
     let late = LateWrite {
         at_ms: wall().0,
         resource: body.resource,
-        highest: body.highest,
+        highest: highest.get(),
         operation: body.operation,
         by: by.to_bytes(),
         times: 1,
     };
-    match past.report(lock.as_str(), body.fencing_token, late).await {
+    match past.report(lock.as_str(), token.get(), late).await {
         Some(recorded) => Ok(Json(RejectionReply { recorded })),
         None => Err(Refusal::new(Code::Unavailable, "the history takes nothing now").into()),
     }
@@ -138,6 +137,9 @@ pub(super) async fn report(
 fn cursor(text: &str) -> Result<Cursor, Refusal> {
     let parsed = match text.split_once(':') {
         Some(("e", revision)) => revision.parse().ok().map(Cursor::Ended),
+        Some(("t", rest)) => rest.split_once(':').and_then(|(token, revision)| {
+            Some(Cursor::OfLock(token.parse().ok()?, revision.parse().ok()?))
+        }),
         Some(("l", rest)) => rest
             .split_once(':')
             .and_then(|(grant, lock)| Some(Cursor::Lasting(lock.to_owned(), grant.parse().ok()?))),

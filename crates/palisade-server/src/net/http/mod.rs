@@ -40,6 +40,7 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
                 .route_layer(no_parameters()),
         )
         .route_layer(to_leader());
+    let past = Router::new().route("/v1/history", get(history::read));
     let of_the_leader = Router::new()
         .route("/v1/locks/{resource_id}", get(locks::show))
         .route("/v1/locks/{resource_id}/acquire", post(locks::acquire))
@@ -72,9 +73,8 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
         .route("/page.js", get(page::script))
         .route_layer(no_parameters());
     Router::new()
-        .merge(listings::bounded(&interfaces.listings, listing))
+        .merge(listings::bounded(&interfaces.listings, listing.merge(past)))
         .route("/v1/watch", get(watch::watch))
-        .route("/v1/history", get(history::read))
         .merge(of_the_leader)
         .merge(of_every_node)
         .method_not_allowed_fallback(method_not_allowed)
