@@ -393,7 +393,7 @@ impl Machine {
         if !self.tables.sets.is_empty() {
             self.tables.note_sets_of(client.slot());
         }
-        self.event(grant, Change::Granted { ttl }, effects);
+        self.event(grant, Change::Granted { ttl }, waited, effects);
         Outcome::Granted(self.granted(grant, waited))
     }
 
@@ -489,7 +489,7 @@ impl Machine {
         let token = self.tables.writer(live).token();
         self.tables
             .set_metadata(live, Some(value).filter(|value| !value.is_empty()));
-        self.event(live, Change::Proclaimed, effects);
+        self.event(live, Change::Proclaimed, Span::ZERO, effects);
         Outcome::Proclaimed {
             token,
             revision: self.revision,
@@ -597,7 +597,7 @@ impl Machine {
             reason,
             delayed: delayed.map(|until| until.since(self.now)),
         };
-        self.event(grant, change, effects);
+        self.event(grant, change, Span::ZERO, effects);
         let (ends, lease) = self.tables.held_by_writer(grant);
         self.over.remember(Over {
             by: self.tables.principal_of(lease.client),

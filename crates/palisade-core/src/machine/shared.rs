@@ -101,7 +101,7 @@ impl Machine {
             self.tables.mark_update(share);
         }
         let ttl = self.tables.leases[lease].ttl;
-        self.event(share, Change::Granted { ttl }, effects);
+        self.event(share, Change::Granted { ttl }, waited, effects);
         Outcome::Granted(self.granted_share(share, waited))
     }
 
@@ -152,13 +152,20 @@ impl Machine {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn event_of_share(&self, share: Slot, change: Change, effects: &mut Vec<Effect>) {
+    pub(super) fn event_of_share(
+        &self,
+        share: Slot,
+        change: Change,
+        waited: Span,
+        effects: &mut Vec<Effect>,
+    ) {
         let (grant, named) = self.tables.named(share);
         let lease = &self.tables.leases[grant.lease()];
         let client = &self.tables.clients[lease.client.slot()];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            wall: self.wall,
             token: named.token,
             shared: named.reader,
             slots: named.slots,
@@ -167,6 +174,7 @@ impl Machine {
             by: client.by,
             lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
+            detail: self.detail(share, lease, &change, waited),
             change,
         }));
     }
@@ -200,7 +208,7 @@ impl Machine {
             reason,
             delayed: None,
         };
-        self.event(share, change, effects);
+        self.event(share, change, Span::ZERO, effects);
         let (ends, named) = self.tables.named(share);
         let lease = &self.tables.leases[ends.lease()];
         self.over.remember(Over {
@@ -268,7 +276,7 @@ impl Machine {
         self.end(grant, Ending::Superseded, None, effects);
         self.tables.begin_phase(lock, number);
         let ttl = self.tables.lease_of(share).ttl;
-        self.event(share, Change::Granted { ttl }, effects);
+        self.event(share, Change::Granted { ttl }, Span::ZERO, effects);
         let granted = Outcome::Granted(self.granted(share, Span::ZERO));
         self.admit(lock, effects);
         granted
