@@ -461,7 +461,11 @@ mod tests {
             assert_ne!(entry.command, withdraws, "a lock is kept for nobody");
         });
         let text = error.unwrap_err().to_string();
-        let parts = ["entry 2 of a batch, Withdraw(", "kept for nobody", "palisade restore"];
+        let parts = [
+            "entry 2 of a batch, Withdraw(",
+            "kept for nobody",
+            "palisade restore",
+        ];
         for part in parts {
             assert!(text.contains(part), "{part}: {text}");
         }
