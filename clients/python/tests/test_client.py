@@ -99,8 +99,12 @@ def test_a_broken_lock_is_lost_and_says_so(served: Served) -> None:
             grant.check()
         assert (lost.value.code, lost.value.token) == ("revoked", grant.token)
         assert grant.release() == "over"
-        kinds = [event.kind for event in itertools.islice(client.watch("orders", after=0), 2)]
-        assert kinds == ["granted", "revoked"]
+        seen = list(itertools.islice(client.watch("orders", after=0), 2))
+        assert [event.kind for event in seen] == ["granted", "revoked"]
+        granted, revoked = (datetime.datetime.fromisoformat(str(event.time)[:-1] + "+00:00") for event in seen)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        assert granted <= revoked <= now + datetime.timedelta(seconds=1)
+        assert now - granted < datetime.timedelta(hours=1)
 
 
 def test_an_interrupted_acquire_leaves_the_queue(served: Served) -> None:

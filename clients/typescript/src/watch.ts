@@ -31,6 +31,8 @@ export interface LockEvent {
   readonly reason: string | undefined;
   /** The number that names a shared grant. */
   readonly grantId: number | undefined;
+  /** The server's wall clock at the change, for people. */
+  readonly time: string | undefined;
 }
 
 /** Changes that did not arrive: list the locks again. */
@@ -263,6 +265,7 @@ export class Block {
       token,
       reason: asText(told["reason"]),
       grantId: asToken(told["grant_id"]),
+      time: asText(told["time"]),
     };
   }
 }

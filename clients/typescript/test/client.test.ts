@@ -208,6 +208,8 @@ onBoth("list and watch", async ({ client }) => {
   const seen = [];
   for await (const event of client.watch("a/", { after: 0 })) {
     assert.equal(event.kind, "granted");
+    const age = Date.now() - Date.parse(event.time ?? "");
+    assert.ok(Math.abs(age) < 3_600_000, event.time);
     seen.push(event.lock);
     if (seen.length === 2) {
       break;

@@ -79,6 +79,18 @@ pub struct Replay {
     version: u8,
 }
 
+/// The parts of what a log says of the past, in this order. If its files go away meanwhile, it is read again from the start, and what
+/// was told comes twice.
+#[derive(Clone, Copy, Debug)]
+pub enum Told<'a> {
+    /// The log begins behind this revision: earlier events are in its newest snapshot, where nobody can see them.
+    Begins(u64),
+    /// The events of a batch.
+    Events(&'a [Event]),
+    /// The machine behind the last of them.
+    Now(&'a Machine),
+}
+
 /// A snapshot from here on is worth threads of its own: less is read in some milliseconds.
 const LARGE: usize = 1 << 20;
 
@@ -159,6 +171,23 @@ impl Replay {
             }));
         })?;
         Ok(events)
+    }
+
+    /// Applies one batch, and tells its events if there are any behind this revision.
+    ///
+    /// # Errors
+    /// As [`Replay::batch`].
+    pub fn tell(
+        &mut self,
+        batch: &[u8],
+        after: u64,
+        each: &mut dyn FnMut(Told<'_>),
+    ) -> Result<(), ReplayError> {
+        let events = self.follow(batch)?;
+        if events.last().is_some_and(|event| event.revision > after) {
+            each(Told::Events(&events));
+        }
+        Ok(())
     }
 
     fn apply(

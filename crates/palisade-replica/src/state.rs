@@ -137,10 +137,19 @@ impl State {
     /// # Errors
     /// [`StateError`]; the state must not be used then.
     pub fn frame(&mut self, frame: &[u8]) -> Result<(), StateError> {
+        self.take(frame, Replay::batch)
+    }
+
+    /// The same, and each batch is applied by `apply`.
+    pub(crate) fn take(
+        &mut self,
+        frame: &[u8],
+        apply: impl FnMut(&mut Replay, &[u8]) -> Result<(), ReplayError>,
+    ) -> Result<(), StateError> {
         for record in record::read(frame)? {
             self.log.record(record)?;
         }
-        self.apply()
+        self.apply(apply)
     }
 
     /// Takes every entry as committed: for a log that has lost its other copies.
@@ -151,11 +160,14 @@ impl State {
         if let Some(last) = self.log.last() {
             self.log.record(Record::Committed(last))?;
         }
-        self.apply()
+        self.apply(Replay::batch)
     }
 
     /// Applies the entries committed by now.
-    fn apply(&mut self) -> Result<(), StateError> {
+    fn apply(
+        &mut self,
+        mut apply: impl FnMut(&mut Replay, &[u8]) -> Result<(), ReplayError>,
+    ) -> Result<(), StateError> {
         let (applied, purged) = (self.applied, self.log.purged());
         let agree = applied >= purged && (self.keep || applied == purged);
         assert!(
@@ -177,7 +189,7 @@ impl State {
             before = Some(entry.id.index);
             match &entry.payload {
                 Payload::Blank => {}
-                Payload::Batch(batch) => self.machine.batch(batch)?,
+                Payload::Batch(batch) => apply(&mut self.machine, batch)?,
                 Payload::Members(members) => self.members = (Some(entry.id), members.clone()),
             }
         }
@@ -223,7 +235,7 @@ mod tests {
             state.log.record(entry(index)).unwrap();
         }
         state.log.record(Record::Committed(id(5))).unwrap();
-        state.apply().unwrap();
+        state.apply(Replay::batch).unwrap();
         state
     }
 
@@ -252,7 +264,7 @@ mod tests {
         ];
         let next = |state: &mut State| {
             state.log.record(Record::Committed(id(8))).unwrap();
-            state.apply().unwrap();
+            state.apply(Replay::batch).unwrap();
         };
         // The control.
         let mut untouched = state();

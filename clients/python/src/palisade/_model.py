@@ -84,6 +84,8 @@ class Event:
     reason: Optional[str] = None
     #: Of a shared grant: the number that names it.
     grant_id: Optional[int] = None
+    #: The server's wall clock at the change, for people.
+    time: Optional[str] = None
 
 
 def slot_key(lock: str, slot: int) -> str:

@@ -69,6 +69,7 @@ class Position:
             if kind not in _KINDS:
                 return None
             about = text(value, "resource_id"), text(value, "client_id"), token(value)
-            return Event(kind, self.after, *about, reason=value.get("reason"), grant_id=value.get("grant_id"))
+            more = {name: value.get(name) for name in ("reason", "grant_id", "time")}
+            return Event(kind, self.after, *about, **more)
         except (ValueError, RecursionError, Malformed):
             return None

@@ -19,7 +19,7 @@ use crate::command::LockMode;
 use crate::delays::Delays;
 use crate::limits;
 use crate::name::LockName;
-use crate::outcome::{Change, Delayed, Effect, Ending, Event, Outcome};
+use crate::outcome::{Change, Delayed, Detail, Effect, Ending, Event, Outcome};
 use crate::permits::Slots;
 use crate::time::{Span, Timestamp};
 
@@ -190,6 +190,7 @@ impl Machine {
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            wall: self.wall,
             lock: self.tables.locks[lock].name.clone(),
             client: None,
             token: last.token(),
@@ -198,6 +199,7 @@ impl Machine {
             by: self.by,
             lease: None,
             held: Span::ZERO,
+            detail: Detail::default(),
             change: Change::Opened {
                 reason: reason.into(),
             },

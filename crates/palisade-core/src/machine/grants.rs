@@ -397,7 +397,7 @@ impl Machine {
         if !self.tables.sets.is_empty() {
             self.tables.note_sets_of(client.slot());
         }
-        self.event(grant, Change::Granted { ttl }, effects);
+        self.event(grant, Change::Granted { ttl }, waited, effects);
         Outcome::Granted(self.granted(grant, waited))
     }
 
@@ -496,7 +496,7 @@ impl Machine {
         let token = self.tables.writer(lock).token();
         self.tables
             .set_metadata(lock, Some(value).filter(|value| !value.is_empty()));
-        self.event(live, Change::Proclaimed, effects);
+        self.event(live, Change::Proclaimed, Span::ZERO, effects);
         Outcome::Proclaimed {
             token,
             revision: self.revision,
@@ -606,7 +606,7 @@ impl Machine {
             reason,
             delayed: delayed.map(|until| until.since(self.now)),
         };
-        self.event(grant, change, effects);
+        self.event(grant, change, Span::ZERO, effects);
         let (ends, lease) = self.tables.held_by_writer(lock);
         self.over.remember(Over {
             by: self.tables.principal_of(lease.client),

@@ -67,7 +67,7 @@ use crate::command::{Away, Command, Entry, Others};
 use crate::id::{Principal, RequestId};
 use crate::limits::{self, Limits};
 use crate::name::LockName;
-use crate::outcome::{Change, Effect, Ending, Event, Outcome};
+use crate::outcome::{Change, Detail, Effect, Ending, Event, Outcome};
 use crate::permits::Slots;
 use crate::time::{Span, Timestamp, WallTime};
 use crate::token::Token;
@@ -373,21 +373,24 @@ impl Machine {
         });
     }
 
-    fn event(&mut self, grant: GrantSlot, change: Change, effects: &mut Vec<Effect>) {
+    /// Reports a change of a grant; a new one was asked for `waited` ago.
+    fn event(&mut self, grant: GrantSlot, change: Change, waited: Span, effects: &mut Vec<Effect>) {
         self.revision += 1;
         if self.silent {
             return;
         }
         let slot = match grant.at() {
-            At::Share(share) => return self.event_of_share(share, change, effects),
+            At::Share(share) => return self.event_of_share(share, change, waited, effects),
             At::Lock(lock) => lock,
         };
+        let place = grant;
         let lock = &self.tables.locks[slot];
         let (grant, lease) = self.tables.held_by_writer(slot);
         let client = &self.tables.clients[lease.client.slot()];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            wall: self.wall,
             token: grant.token(),
             shared: None,
             slots: Slots::NONE,
@@ -396,7 +399,34 @@ impl Machine {
             by: client.by,
             lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
+            detail: self.detail(place, lease, &change, waited),
             change,
         }));
+    }
+
+    /// The facts of a change of this grant that only the history needs.
+    #[inline]
+    fn detail(&self, grant: GrantSlot, lease: &Lease, change: &Change, waited: Span) -> Detail {
+        let metadata = || self.tables.metadata_of(grant).map(Into::into);
+        match change {
+            Change::Granted { .. } => Detail {
+                waited,
+                metadata: metadata(),
+                ..Detail::default()
+            },
+            Change::Proclaimed => Detail {
+                metadata: metadata(),
+                ..Detail::default()
+            },
+            Change::Ended { how, .. } => Detail {
+                by: match how {
+                    Ending::Revoked => self.by,
+                    _ => Principal::ANONYMOUS,
+                },
+                unrenewed: self.now.since(lease.renewed()),
+                ..Detail::default()
+            },
+            Change::Opened { .. } => Detail::default(),
+        }
     }
 }

@@ -160,6 +160,12 @@ impl Lease {
     pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
         now >= self.expires
     }
+
+    /// When it was last renewed or granted, or extended after an absence.
+    pub(super) fn renewed(&self) -> Timestamp {
+        let ttl = self.ttl.span().as_nanos();
+        Timestamp::from_nanos(self.expires.as_nanos().saturating_sub(ttl))
+    }
 }
 
 impl Waiter {

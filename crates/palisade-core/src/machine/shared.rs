@@ -104,7 +104,7 @@ impl Machine {
             self.tables.mark_update(share);
         }
         let ttl = self.tables.leases[lease].ttl;
-        self.event(share.grant(), Change::Granted { ttl }, effects);
+        self.event(share.grant(), Change::Granted { ttl }, waited, effects);
         Outcome::Granted(self.granted_share(share, waited))
     }
 
@@ -159,6 +159,7 @@ impl Machine {
         &self,
         share: ShareSlot,
         change: Change,
+        waited: Span,
         effects: &mut Vec<Effect>,
     ) {
         let (grant, named) = self.tables.named(share);
@@ -167,6 +168,7 @@ impl Machine {
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            wall: self.wall,
             token: named.token,
             shared: named.reader,
             slots: named.slots,
@@ -175,6 +177,7 @@ impl Machine {
             by: client.by,
             lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
+            detail: self.detail(share.grant(), lease, &change, waited),
             change,
         }));
     }
@@ -208,7 +211,7 @@ impl Machine {
             reason,
             delayed: None,
         };
-        self.event(share.grant(), change, effects);
+        self.event(share.grant(), change, Span::ZERO, effects);
         let (ends, named) = self.tables.named(share);
         let lease = &self.tables.leases[ends.lease()];
         self.over.remember(Over {
@@ -277,7 +280,7 @@ impl Machine {
         self.end(grant, Ending::Superseded, None, effects);
         self.tables.begin_phase(lock, number);
         let ttl = self.tables.leases[lease].ttl;
-        self.event(share.grant(), Change::Granted { ttl }, effects);
+        self.event(share.grant(), Change::Granted { ttl }, Span::ZERO, effects);
         let granted = Outcome::Granted(self.granted_share(share, Span::ZERO));
         self.admit(lock, effects);
         granted

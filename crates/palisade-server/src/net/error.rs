@@ -35,6 +35,9 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// The operating system gives no thread for the history.
+    #[error("the history's thread cannot start: {0}")]
+    Thread(#[source] std::io::Error),
     /// The access file asks for a record of grants, and there is no audit file.
     #[error("{}: [[auth.audit]] for the prefix {prefix:?}: this server has no audit file; name one with --audit FILE", file.display())]
     NoAudit {

@@ -232,6 +232,16 @@ Examples:
   palisade show nightly
   palisade show nightly --exit-code >/dev/null && echo it runs";
 
+pub(super) const HISTORY_AFTER: &str = "\
+Each grant is a block: who held the lock, since when, how long it had waited, when it was last renewed, how it ended and \
+why, and the writes that a resource refused because a newer holder had claimed. Grants that last come first, then the \
+latest end. A range of changes that the server did not see is a warning, never silence.
+
+Examples:
+  palisade history orders --since 24h
+  palisade history orders --token 7
+  palisade history --client web-1 --since 2026-11-28T02:00:00Z --until 2026-11-28T03:00:00Z --json";
+
 pub(super) const WATCH_AFTER: &str = "\
 Events are news, not proof: a holder relies on its own deadline, not on an event.
 

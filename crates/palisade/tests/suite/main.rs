@@ -34,6 +34,7 @@ mod demo;
 mod elect;
 mod exposure;
 mod gateway;
+mod history;
 mod open_files;
 mod openapi;
 mod otlp;
