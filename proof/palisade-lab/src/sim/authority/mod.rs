@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use palisade_core::{Away, Command, Limits, Span, Timestamp, WallTime, limits};
 use palisade_pipeline::orderer::{Moment, Released};
-use palisade_pipeline::round::{Rest, Write};
+use palisade_pipeline::round::Rest;
 use palisade_pipeline::{Answer, Returning, Writable, first_commands, take_over};
 use palisade_wal::testing::Loss;
 
@@ -164,6 +164,7 @@ impl Authority {
         let now = process.now(self.clock.nanos());
         process.round.open(now, self.wall(), first);
         process.follow(&mut self.lab);
+        process.end_batch(self.lab.mutant);
         self.process = Some(process);
         if let Err(why) = self.finish() {
             self.process = None;
@@ -271,12 +272,13 @@ impl Authority {
         };
         process.round.fill(&mut intake);
         intake.report(process.round.orderer());
+        process.end_batch(self.lab.mutant);
     }
 
     /// Whether the current round has something to sync.
     pub(crate) fn has_batch(&self) -> bool {
         let process = self.process.as_ref();
-        process.is_some_and(|process| !process.follower.batch.is_empty())
+        process.is_some_and(|process| !process.batch.is_empty())
     }
 
     /// The second half: the sync, and the effects that become visible after it.
@@ -286,16 +288,10 @@ impl Authority {
             return Ok(Rest::Over);
         };
         let mutant = self.lab.mutant;
-        let follower = &mut process.follower;
         let is_out = std::mem::take(&mut self.is_out);
-        assert!(
-            mutant.is_some()
-                || matches!(process.round.write(), Write::Entry(batch) if batch == follower.batch)
-                || (follower.batch.is_empty() && !matches!(process.round.write(), Write::Entry(_))),
-            "the follower has the batch"
-        );
-        if !follower.batch.is_empty() {
-            let committed = process.wal.commit(&follower.batch);
+        let batch = std::mem::take(&mut process.batch);
+        if !batch.is_empty() {
+            let committed = process.wal.commit(&batch);
             if let Err(error) = committed
                 && mutant != Some(Mutant::FailedSyncIgnored)
             {
@@ -308,7 +304,6 @@ impl Authority {
                 self.lab.facts.push(Fact::Snapshot);
             }
         }
-        follower.end_batch();
         let alive = process.round.alive();
         if !is_out {
             self.let_out();
@@ -375,9 +370,9 @@ impl Authority {
     pub(crate) fn die(&mut self, power: bool, chance: u64) {
         let mut rng = Rng::new(chance);
         if let Some(mut process) = self.process.take()
-            && !process.follower.batch.is_empty()
+            && !process.batch.is_empty()
         {
-            let batch = &process.follower.batch;
+            let batch = &process.batch;
             match rng.below(4) {
                 0 => {}
                 1 => drop(process.wal.commit(batch)),
