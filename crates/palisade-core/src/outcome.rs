@@ -309,6 +309,8 @@ pub struct LockView {
     pub permits: Option<u32>,
     /// The number of waiting requests.
     pub waiters: u32,
+    /// How long the first of them has waited, from its latest attempt; only in a listing.
+    pub waited: Option<Span>,
     /// The waiting requests, in their order, at most [`SHOWN`](crate::limits::SHOWN); empty in a listing.
     pub queue: Vec<Queued>,
 }
@@ -360,6 +362,7 @@ impl LockView {
             readers: Vec::new(),
             permits: None,
             waiters: 0,
+            waited: None,
             queue: Vec::new(),
         }
     }

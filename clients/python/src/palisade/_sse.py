@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.parse
 from typing import Iterator, Optional
 
 from ._model import Event, Malformed, integer, text, token
 
-_KINDS = frozenset({"granted", "released", "expired", "revoked", "superseded"})
+_KINDS = frozenset({"granted", "proclaimed", "opened", "released", "expired", "revoked", "superseded"})
 
 
 class Position:
@@ -20,6 +21,9 @@ class Position:
         self._opened = False
         #: Whether it is being opened anew because its certificate may be over.
         self.reconnects = False
+
+    def path(self) -> str:
+        return "/v1/watch?" + urllib.parse.urlencode(self.parameters(), quote_via=urllib.parse.quote)
 
     def parameters(self) -> dict[str, str]:
         self._kind, self._id, self._data = "", "", ""

@@ -385,6 +385,7 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
             .collect::<Result<_, _>>()?,
         permits: (lock.permits != 0).then_some(lock.permits),
         waiters: lock.waiters,
+        waited: None,
         queue: lock
             .queue
             .into_iter()

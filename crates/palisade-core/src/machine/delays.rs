@@ -76,18 +76,23 @@ impl Tables {
     /// Closes a lock that nobody holds.
     pub(super) fn close_until(&mut self, lock: Slot, until: Timestamp) {
         let last = self.writer(lock).token();
+        assert!(
+            self.is_kept(lock),
+            "a lock is closed that somebody holds (D1)"
+        );
         self.extra_mut(lock).closed = Some(until);
-        self.closed_locks.insert((until, last), lock);
+        let other = self.closed_locks.insert((until, last), lock);
+        assert_eq!(other, None, "two closed locks have one last token");
     }
 
-    /// Opens it again, and says whether it was closed.
-    pub(super) fn open_again(&mut self, lock: Slot) -> bool {
-        let Some(until) = self.closed(lock) else {
-            return false;
-        };
-        let last = self.writer(lock).token();
-        self.extra_mut(lock).closed = None;
-        self.closed_locks.remove(&(until, last)).is_some()
+    /// Opens it again, if it was closed.
+    pub(super) fn open_again(&mut self, lock: Slot) {
+        if let Some(until) = self.closed(lock) {
+            let last = self.writer(lock).token();
+            self.extra_mut(lock).closed = None;
+            let noted = self.closed_locks.remove(&(until, last));
+            assert_eq!(noted, Some(lock), "a closed lock has no timer (D2)");
+        }
     }
 
     /// When the first closed lock opens.
@@ -168,7 +173,8 @@ impl Machine {
             token: self.tables.writer(lock).token(),
             remaining: Span::ZERO,
         });
-        self.changed |= self.tables.open_again(lock);
+        self.tables.open_again(lock);
+        self.changed = true;
         self.event_of_opening(lock, reason, effects);
         self.wake(lock, &last, effects);
         Outcome::Done

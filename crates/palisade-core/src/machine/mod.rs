@@ -19,6 +19,8 @@
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
 
+#[cfg(test)]
+mod corruptions;
 mod delays;
 mod expiry;
 mod extensions;
@@ -175,6 +177,10 @@ impl Machine {
             // A set that this very entry went on to grant.
             applied.outcome = self.own_answer(request, before, effects);
         }
+        assert!(
+            self.to_wake.is_empty(),
+            "a lock that a set left was not handed on (M2)"
+        );
         applied.changed = self.changed;
         applied
     }

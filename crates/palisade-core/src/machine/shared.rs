@@ -87,8 +87,10 @@ impl Machine {
                     .permits
                     .get_or_insert(permits.of());
                 let free = self.tables.free_slots(lock);
-                // Every caller has compared the two.
-                free.lowest(permits.wanted()).unwrap_or(free)
+                match free.lowest(permits.wanted()) {
+                    Some(slots) => slots,
+                    None => panic!("{permits:?} are granted, and only {free:?} are free (P2)"),
+                }
             }
         };
         let share = self
@@ -294,6 +296,10 @@ impl Machine {
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        let is_for_nobody = self.tables.is_kept(lock)
+            && self.tables.first_waiter(lock).is_none()
+            && self.tables.closed(lock).is_none();
+        assert!(!is_for_nobody, "a lock is kept for nobody");
         if self.tables.permits(lock).is_some() {
             return self.bring_up_semaphore(lock, effects);
         }
@@ -358,11 +364,12 @@ impl Machine {
     /// No grant of the lock's phase has the number that was named. Readers have one token, and of a semaphore's holders
     /// the youngest has the highest: nobody else is looked at.
     pub(super) fn stale(&self, lock: Slot, named: Token) -> Outcome {
-        let youngest = self.tables.youngest_reader(lock);
-        let highest = youngest.map(|share| self.tables.fencing_of_share(share));
+        let Some(youngest) = self.tables.youngest_reader(lock) else {
+            panic!("a lock in a shared phase has no reader (S1)");
+        };
         Outcome::Stale {
             named,
-            highest: highest.unwrap_or(self.tables.grant(lock).token()),
+            highest: self.tables.fencing_of_share(youngest),
         }
     }
 

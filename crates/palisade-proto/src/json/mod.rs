@@ -18,10 +18,10 @@ pub use history::{
 };
 pub use object::Object;
 pub use reply::{
-    AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,
-    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, OpenReply, ProclaimReply,
-    QueuedBody, RankingReply, ReleaseReply, RenewReply, ResizeReply, SequencerReply, StatusReply,
-    WaitingReply,
+    AbandonReply, AcquireReply, BreakReply, ClockReply, CountsBody, DeniedReply, ErrorBody,
+    ErrorReply, EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, OpenReply,
+    ProclaimReply, QueuedBody, RankingReply, ReleaseReply, RenewReply, ResizeReply, SequencerReply,
+    StatusReply, WaitingReply,
 };
 pub use request::{
     AcquireBody, AdvanceBody, BreakBody, LockMode, Name, Nothing, OpenBody, PermitsBody,

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use palisade_core::Ending;
-use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
+use palisade_core::{Ending, WallTime};
+use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole, CountsBody};
 
 use super::cluster::Cluster;
-use super::convert::json::ending;
+use super::convert::json::{ending, wall_time};
 use super::gate::{Gate, ObservedAll, Pipeline};
 use super::history::History;
 use super::rules::token_ends;
@@ -18,6 +18,7 @@ use super::session::Meters;
 use super::settings::{Counter, Settings};
 use super::shares::Shares;
 use crate::shell::{self, Shell};
+use palisade_pipeline::clock::wall;
 use palisade_pipeline::{Histogram, Operation, Stats, Verdict, request_place};
 
 /// A text format.
@@ -82,6 +83,7 @@ pub(super) struct Metrics {
     shell: Arc<shell::Meters>,
     connections: u32,
     data: Option<PathBuf>,
+    started: WallTime,
     /// Of the program around the server.
     around: Vec<Counter>,
 }
@@ -106,8 +108,28 @@ impl Metrics {
             shell: shell.meters(),
             connections: shell.connections(),
             data: settings.data.clone(),
+            started: wall(),
             around: settings.counters.clone(),
         }
+    }
+
+    /// The counts of the status.
+    pub(super) fn counts(&self) -> CountsBody {
+        let stats = self.pipeline.stats();
+        CountsBody {
+            since: wall_time(self.started),
+            granted: stats.granted.get(),
+            renewed: stats.renewed.get(),
+            expired: stats.expired.get(),
+            revoked: stats.revoked.get(),
+            graces: stats.graces.get(),
+        }
+    }
+
+    /// When this server's certificate ends; `None` without TLS.
+    pub(super) fn certificate_expires(&self) -> Option<String> {
+        let second = self.shell.certificate_expires.load(Relaxed);
+        (second > 0).then(|| wall_time(WallTime(second.saturating_mul(1_000))))
     }
 
     /// All metrics as text. `oldest` is how long the oldest lock has been held, if that is known.

@@ -106,6 +106,7 @@ async fn run(
     tokio::join!(recorder.finish(), interfaces.history.finish());
     match &*interfaces.pipeline.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
+        Some(Stopped::Broken(why)) => Err(ServeError::Broken(why.clone())),
         Some(Stopped::Asked | Stopped::Deposed) | None => Ok(()),
     }
 }

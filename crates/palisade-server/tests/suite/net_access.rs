@@ -522,7 +522,7 @@ async fn every_interface_answers_every_caller_as_the_rules_say() {
         "{granted} granted, {refused} refused"
     );
     // Anybody may ask whether it works.
-    for path in ["/healthz", "/openapi.json", "/", "/page.js"] {
+    for path in ["/healthz", "/openapi.json", "/", "/page.js", "/draw.js"] {
         assert_eq!(server.get(path).await.status, 200, "{path}");
     }
 }

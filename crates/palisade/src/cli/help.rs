@@ -402,6 +402,17 @@ Examples:
   curl -X POST -H 'X-Fencing-Token: 35' -H 'X-Fencing-Operation: claim' http://127.0.0.1:7422/accounts/7
   curl http://127.0.0.1:7423/v1/fences";
 
+pub(super) const FENCE_K8S_AFTER: &str = "\
+It connects to nothing: apply what it prints, and again after a change. Kubernetes 1.30 or newer.
+
+The holders' program carries its token with each request, and claims each object before it reads it: docs/use/kubernetes.md.
+Creations are not fenced. Requests to /scale, /eviction and /binding are refused, except those of the exempt: change the \
+object itself.
+
+Examples:
+  palisade fence k8s deployments.apps configmaps -n shop --service-account shop:deployer | kubectl apply -f -
+  palisade fence k8s widgets.shop.example --service-account ops:operator --exempt system:serviceaccount:argocd:argocd";
+
 pub(super) const TFSTATE: &str = "\
 Keeps the states of Terraform and OpenTofu as their \"http\" backend, and refuses late uploads.
 

@@ -331,6 +331,7 @@ fn reply(view: &LockView) -> LockReply {
         reader_count: view.reader_count,
         readers: readers.collect(),
         waiters: view.waiters,
+        waited_ms: None,
         queue: queue.collect(),
         // A session is not told of it.
         trace_id: None,

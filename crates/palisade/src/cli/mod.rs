@@ -63,6 +63,7 @@ pub(crate) use value::wait;
 #[command(
     name = "palisade",
     version,
+    long_version = env!("PALISADE_VERSION"),
     long_about = help::FIRST,
     after_long_help = help::OVERVIEW,
     after_help = "More, with examples: palisade --help, palisade COMMAND --help",

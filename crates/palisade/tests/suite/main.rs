@@ -13,6 +13,7 @@ mod behind_proxy;
 mod broken_authority;
 mod cli_authorities;
 mod cli_fence;
+mod cli_fence_k8s;
 mod cli_help;
 mod cli_input;
 mod cli_locks;

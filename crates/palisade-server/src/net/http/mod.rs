@@ -71,6 +71,9 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
         .route("/", get(page::html))
         .route("/page.css", get(page::style))
         .route("/page.js", get(page::script))
+        .route("/draw.js", get(page::script_draw))
+        .route("/ask.js", get(page::script_ask))
+        .route("/health.js", get(page::script_health))
         .route_layer(no_parameters());
     Router::new()
         .merge(listings::bounded(&interfaces.listings, listing.merge(past)))
