@@ -25,6 +25,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -552,7 +553,7 @@ def shows_a_cluster_without_majority(palisade, folder):
 
     def held(lock):
         try:
-            return leader.acquire(lock, f"worker-{lock[-1]}.example", request_id=lock)
+            return leader.acquire(lock, f"worker-{lock[-1]}.example", request_id=str(uuid.uuid5(uuid.NAMESPACE_URL, lock)))
         except OSError:
             return None  # On a busy machine another node may be elected just now.
 
@@ -779,16 +780,24 @@ def shows_long_names(palisade, folder):
             const shown = one.getBoundingClientRect(), end = tail.getBoundingClientRect();
             return end.left - shown.left > 20 && end.width > 20 && end.right <= shown.right + 1;
         })"""
+        cut = """[...document.querySelectorAll('table[aria-label="All locks"] td.name .front')]
+            .map(one => one.scrollWidth > one.clientWidth)"""
         for width in WIDTHS:
             for one in (page, long):
                 one.tab.set_viewport_size({"width": width, "height": 900})
             assert max(page.tab.evaluate(tall)) < 40, page.tab.evaluate(tall)
             assert page.tab.evaluate(ends) == [True] * 3, f"both ends are shown at {width}"
+            assert page.tab.evaluate(cut) == [True] * 3, f"the middle is left out at {width}"
             assert long.tab.evaluate(ends) != [True] * 3, "the control"
         assert {row[0] for row in page.rows("All locks")} == set(names), "a copy is the whole name"
         page.pictures(folder, "long-names")
         page.tab.get_by_role("link", name=names[0], exact=True).first.click()
         until("its page", lambda: page.rows("Holder"))
+        server.acquire("worker-1.example", "worker-1.example")
+        wide = Page(chromium, server).open("#/find/worker")
+        until("a name that has room", lambda: wide.rows("Locks that begin with worker"))
+        assert wide.tab.evaluate("[...document.querySelectorAll('.front')].map(one => one.scrollWidth > one.clientWidth)") == [False] * 2
+        wide.close()
         assert page.tab.locator("h1").text_content() == names[0]
         page.pictures(folder, "long-name")
         for one in (page, long):

@@ -234,6 +234,12 @@ function overview() {
   const drawFeed = () => part.feed.fresh({ came: performance.now(), at: new Date() },
     section("Changes", "as they become durable", refusal ? el("p", { class: "notice" }, refusal)
       : recent.length === 0 ? empty("None since this page was opened.") : changesTable(recent)));
+  const drawFigures = () => {
+    const { status } = health.last();
+    if (!status || health.isOld.status()) return;
+    part.figures.fresh(status, statusFigures(status, ranked));
+    part.late.fresh(status, lateWrites());
+  };
   const list = listing("", part.list, (answer, none) => {
     for (const one of [part.ranking, part.list]) one.element.hidden = none;
     part.first.fresh(answer, none ? firstSteps() : null);
@@ -259,10 +265,7 @@ function overview() {
       shown = key;
       if (cluster && health.isOld.cluster()) part.nodes.old();
       if (status && health.isOld.status()) for (const one of [part.figures, part.late]) one.old();
-      else if (status && status !== part.figures.answer) {
-        part.figures.fresh(status, statusFigures(status, ranked));
-        part.late.fresh(status, lateWrites());
-      }
+      else if (status !== part.figures.answer) drawFigures();
       if (!health.silent() && part.feed.isOld()) drawFeed();
     },
     load: async (signal) => {
@@ -272,7 +275,9 @@ function overview() {
           ranked = null;
           throw error;
         });
-        if (!signal.aborted) part.ranking.fresh(ranked, ranking(ranked));
+        if (signal.aborted) return;
+        part.ranking.fresh(ranked, ranking(ranked));
+        drawFigures();
       });
     },
   });
