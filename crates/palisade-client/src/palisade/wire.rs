@@ -313,6 +313,7 @@ pub(super) fn event(event: pb::Event) -> Result<Notice, Fault> {
     };
     Ok(Notice::Change(WatchEvent {
         revision: event.revision,
+        time: WallTime(event.time_ms),
         lock: LockName::new(&event.lock).map_err(malformed)?,
         client: match &*event.client_id {
             "" => None,

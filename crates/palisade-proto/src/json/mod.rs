@@ -5,12 +5,16 @@
 
 mod cluster;
 mod field;
+mod history;
 mod object;
 mod reply;
 mod request;
 
 pub use cluster::{
     AddMemberBody, ClusterMember, ClusterReply, ClusterRole, MemberBody, ReadyReply, TransferBody,
+};
+pub use history::{
+    EndRecord, GapRecord, GrantRecord, HistoryReply, RejectionBody, RejectionRecord, RejectionReply,
 };
 pub use object::Object;
 pub use reply::{

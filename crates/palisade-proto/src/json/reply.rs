@@ -422,6 +422,8 @@ impl ErrorBody {
 pub struct EventBody {
     /// Counts the authority's changes; also the event's id.
     pub revision: u64,
+    /// When it happened, by the authority's wall clock, as RFC 3339 in UTC; for people only.
+    pub time: String,
     /// The lock.
     #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,

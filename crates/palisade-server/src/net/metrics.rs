@@ -12,6 +12,7 @@ use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole, CountsBody}
 use super::cluster::Cluster;
 use super::convert::json::{ending, wall_time};
 use super::gate::{Gate, ObservedAll, Pipeline};
+use super::history::History;
 use super::rules::token_ends;
 use super::session::Meters;
 use super::settings::{Counter, Settings};
@@ -77,6 +78,7 @@ pub(super) struct Metrics {
     watches: Arc<Shares>,
     /// `None` for a single server.
     cluster: Option<Arc<dyn Cluster>>,
+    history: Arc<History>,
     /// The shell's counters, and how many connections may be open.
     shell: Arc<shell::Meters>,
     connections: u32,
@@ -90,9 +92,9 @@ impl Metrics {
     pub(super) fn new(
         gate: Arc<Gate>,
         pipeline: Pipeline,
-        sessions: Arc<Meters>,
-        watches: Arc<Shares>,
+        (sessions, watches): (Arc<Meters>, Arc<Shares>),
         cluster: Option<Arc<dyn Cluster>>,
+        history: Arc<History>,
         shell: &Shell,
         settings: &Settings,
     ) -> Metrics {
@@ -102,6 +104,7 @@ impl Metrics {
             sessions,
             watches,
             cluster,
+            history,
             shell: shell.meters(),
             connections: shell.connections(),
             data: settings.data.clone(),
@@ -231,7 +234,7 @@ impl Metrics {
     }
 
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 26] {
+    fn counters(&self) -> [Reading; 29] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         [
@@ -287,6 +290,21 @@ impl Metrics {
                 "audit_left_out",
                 "Refusals without a line in the audit file, because their caller had too many",
                 self.gate.audit().left_out(),
+            ),
+            (
+                "rejections_reported",
+                "Refused late writes that their clients or resources reported, and that the history has",
+                self.history.counts().recorded,
+            ),
+            (
+                "rejections_unknown",
+                "Reports of refused writes whose grant the history does not have; they are not kept",
+                self.history.counts().unknown,
+            ),
+            (
+                "history_gaps",
+                "Ranges of changes that the history lacks, found since the start",
+                self.history.counts().gaps,
             ),
             (
                 "queue_full",
@@ -377,7 +395,7 @@ impl Metrics {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 16] {
+    fn gauges(&self) -> [Reading; 17] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         let rules = self.gate.rules();
@@ -409,6 +427,11 @@ impl Metrics {
                 "log_full",
                 "1 while the log has no room (disk full), otherwise 0",
                 stats.log_full.get(),
+            ),
+            (
+                "history_unwritable",
+                "1 while the history cannot be written, otherwise 0; locks are granted all the same",
+                self.history.counts().unwritable.into(),
             ),
             ("connections", "Connections open", shell.open.load(Relaxed)),
             (

@@ -325,6 +325,7 @@ pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
     };
     let body = wire::EventBody {
         revision: event.revision,
+        time: wall_time(event.wall),
         resource_id: event.lock.as_str().to_owned(),
         client_id: event.client.as_ref().map(ToString::to_string),
         fencing_token: event.token.get(),
