@@ -150,8 +150,18 @@ def shows_one_lock(palisade, folder):
         assert holder["client_id"] == "beta" and holder["fencing_token"] > first["fencing_token"]
         grants = lambda: {row[1]: row[-1] for row in page.rows("Grants")}  # noqa: E731
         until("the end of the first grant", lambda: "the host is gone" in grants().get("alpha", ""))
-        assert grants()["beta"] == "holds it now"
+        until("the second grant", lambda: grants().get("beta") == "holds it now")
         assert tab.locator(".timeline rect").count() >= 1
+        # What is refused later stands with the grant that it is of. The control reads no reports.
+        mute = Page(chromium, server, plant=("rejections: grant.rejections,", "rejections: [],")).open("#/lock/orders%2F7")
+        report = {"resource": "the database", "operation": "UPDATE", "highest": holder["fencing_token"]}
+        report |= {"fencing_token": first["fencing_token"]}
+        assert server.call("v1/locks/orders%2F7/rejections", report)["recorded"]
+        until("the late write", lambda: "UPDATE at the database was refused as late" in grants()["alpha"], said=page.text)
+        assert grants()["beta"] == "holds it now"
+        until("the control has the grants", lambda: any("the host is gone" in row[-1] for row in mute.rows("Grants")))
+        assert "refused" not in mute.tab.locator("main").text_content(), "the control"
+        mute.close()
         # A search by prefix, with the keyboard alone.
         tab.locator("#query").focus()
         tab.keyboard.type("orders/")
@@ -177,6 +187,11 @@ def shows_one_lock(palisade, folder):
             ),
         )
         assert server.call("v1/locks/orders%2F7")["holder"]["client_id"] == "gamma"
+        page.close()
+
+        page = Page(chromium, server).open("#/lock/orders%2F7")
+        until("the late write", lambda: any("refused as late" in row[-1] for row in page.rows("Grants")))
+        page.pictures(folder, "history")
         page.close()
     server.end()
 
