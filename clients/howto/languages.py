@@ -74,7 +74,7 @@ def _js(page: str, block: str, folder: pathlib.Path) -> list[str]:
     if not modules.exists():
         modules.mkdir()
         client = ROOT / "clients" / "typescript"
-        for name, where in {"palisade": client, **{n: client / "node_modules" / n for n in _packages()}}.items():
+        for name, where in {"palisade-client": client, **{n: client / "node_modules" / n for n in _packages()}}.items():
             (modules / name).parent.mkdir(exist_ok=True)
             (modules / name).symlink_to(where)
     return ["node", "howto.mjs"]

@@ -8,7 +8,7 @@ use crate::prerequisites::{GATE, OF_THE_GATE, ensure};
 use crate::shell::{cargo, judges, root, run, target, timed};
 use crate::tidy::{Finding, RULES};
 use crate::tree::Tree;
-use crate::{advisories, dependencies, features};
+use crate::{advisories, dependencies, features, release};
 
 struct Step {
     name: &'static str,
@@ -38,6 +38,11 @@ const STEPS: &[Step] = &[
         name: "links",
         fix: "point it at a file of this repository, and at a heading that file has",
         run: links,
+    },
+    Step {
+        name: "packages",
+        fix: "write what is missing; the packages are rows of xtask/src/release/packages.rs, and the version stands in Cargo.toml",
+        run: release::packages::check,
     },
     Step {
         name: "crates",

@@ -1,9 +1,10 @@
 //! The project's own chores, behind `cargo xtask`.
 //!
 //! ```text
-//! check ── format · tidy · words · links · crates · deny · advisories · clippy · features · doc      reads only, reports every failure at the end
+//! check ── format · tidy · words · links · packages · crates · deny · advisories · clippy · features · doc      reads only, reports every failure at the end
 //! test  ── prerequisites → build → instructions of the hot path → tests and examples → those that need the machine → clients, package → one summary
 //! package ── the Debian package, and its test on a copy of the machine
+//! release ── everything that is published, in one folder, from a clean tree
 //! docs  ── the pages of docs/ as a book
 //! lab   ── every proof of the lab at its full size
 //! bench ── peers (beside other systems) · instructions (against the committed baseline)
@@ -20,6 +21,7 @@ mod mutation;
 mod package;
 mod prerequisites;
 mod programs;
+mod release;
 mod shell;
 
 mod suite;
@@ -39,6 +41,7 @@ usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, 
        cargo xtask package test                   installs, upgrades and purges it on a copy of this machine, as root
        cargo xtask package image|kubernetes       builds the container image, or reads the manifests, and runs what they start
        cargo xtask package crates                 packs what is published, and builds each crate from its package
+       cargo xtask release VERSION                all packages of all languages into one folder (RELEASING.md)
        cargo xtask docs                           builds the pages of docs/ as a book with a search, into target/book
 ";
 
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         ["test", rest @ ..] => suite::Plan::parse(rest).map(|plan| plan.run()),
         ["bench", rest @ ..] => bench::Plan::parse(rest).map(|plan| plan.run()),
         ["package", rest @ ..] => package::Plan::parse(rest).map(|plan| plan.run()),
+        ["release", rest @ ..] => release::Plan::parse(rest).map(|plan| plan.run()),
         ["docs"] => Ok(docs::build()),
         ["lab"] => Ok(lab::battery()),
         ["help" | "-h" | "--help"] => {

@@ -398,6 +398,15 @@ pub(crate) const BOOK: Environment = Environment {
     needed_for: "mdBook, which builds the pages of docs/ as a book",
 };
 
+/// The tools that build and judge packages of Python.
+pub(crate) const RELEASE: Environment = Environment {
+    name: "release",
+    variable: None,
+    program: "bin/twine",
+    brings: &[],
+    needed_for: "build, hatchling and twine, which make the packages of Python",
+};
+
 /// The testbed looks for these files.
 pub(crate) const ENVIRONMENTS: &[Environment] = &[
     Environment {

@@ -10,7 +10,7 @@ import { createInterface } from "node:readline";
 import { URL } from "node:url";
 
 import { Worker } from "bullmq";
-import { rejection } from "palisade/fence";
+import { rejection } from "palisade-client/fence";
 import pg from "pg";
 
 import { processor } from "./page-bullmq.mjs";

@@ -5,8 +5,8 @@ import { drizzle as drizzlePg } from "drizzle-orm/node-postgres";
 import * as pgCore from "drizzle-orm/pg-core";
 import mysql from "mysql2/promise";
 import pg from "pg";
-import * as onMysql from "palisade/fence/mysql";
-import * as onPg from "palisade/fence/pg";
+import * as onMysql from "palisade-client/fence/mysql";
+import * as onPg from "palisade-client/fence/pg";
 
 export const engines = ["postgresql", "mysql"];
 

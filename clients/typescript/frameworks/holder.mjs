@@ -8,8 +8,8 @@
 import { createInterface } from "node:readline";
 import process from "node:process";
 
-import { Client } from "palisade";
-import { rejection } from "palisade/fence";
+import { Client } from "palisade-client";
+import { rejection } from "palisade-client/fence";
 
 const [framework, database, palisade] = process.argv.slice(2);
 const { open } = await import(framework);

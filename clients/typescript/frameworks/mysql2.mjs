@@ -1,6 +1,6 @@
 /** With the callbacks of `mysql2`, and a transaction of one's own. */
 import mysql from "mysql2";
-import { claim } from "palisade/fence/mysql";
+import { claim } from "palisade-client/fence/mysql";
 
 export const engines = ["mysql"];
 

@@ -1,5 +1,5 @@
 /** Redis has no transaction that stays open: each call of the fence is one. */
-import { Resource } from "palisade/fence/redis";
+import { Resource } from "palisade-client/fence/redis";
 import { createClient } from "redis";
 
 export const engines = ["redis"];

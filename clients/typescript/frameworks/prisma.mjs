@@ -2,8 +2,8 @@ import { URL } from "node:url";
 
 import { PrismaMariaDb } from "@prisma/adapter-mariadb";
 import { PrismaPg } from "@prisma/adapter-pg";
-import * as onMysql from "palisade/fence/mysql";
-import * as onPg from "palisade/fence/pg";
+import * as onMysql from "palisade-client/fence/mysql";
+import * as onPg from "palisade-client/fence/pg";
 
 export const engines = ["postgresql", "mysql"];
 

@@ -1,6 +1,6 @@
 import { DataSource, EntitySchema } from "typeorm";
-import * as onMysql from "palisade/fence/mysql";
-import * as onPg from "palisade/fence/pg";
+import * as onMysql from "palisade-client/fence/mysql";
+import * as onPg from "palisade-client/fence/pg";
 
 export const engines = ["postgresql", "mysql"];
 

@@ -4,7 +4,7 @@
 //! deb ── deploy/debian/build ──► target/dist/palisade_VERSION_ARCH.deb
 //! test ── two revisions of it ──► deploy/check_package.py: install, start, upgrade, remove, purge
 //! image ── deploy/Dockerfile, a static program ──► deploy/check_image.py: build, start, kill, start
-//! kubernetes ── deploy/kubernetes ──► deploy/check_kubernetes.py: schemas, and what the containers run
+//! kubernetes ── deploy/kubernetes, deploy/compose ──► deploy/check_kubernetes.py, check_compose.py: schemas, and what the containers run
 //! crates ── cargo publish --dry-run: every crate that is published, packed and built from its package, in their order
 //! all ── deb, and beside it the program's parts (CycloneDX) and the checksums of both
 //! ```
@@ -13,6 +13,8 @@ mod materials;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+pub(crate) use materials::Parts;
 
 use crate::prerequisites::{BUILDAH, ensure, ensure_environment, environment};
 use crate::shell::{cargo, read, root, run, target};
@@ -97,16 +99,37 @@ impl Plan {
         if let Some(program) = &self.program {
             return Ok(program.clone());
         }
-        run(&mut cargo(&[
-            "build",
-            "--locked",
-            "--profile",
-            "packaged",
-            "--package",
-            "palisade",
-        ]))?;
-        Ok(target().join("packaged/palisade"))
+        build()
     }
+}
+
+/// Builds the program as one unit, and returns its file. It names no folder of this machine, as in deploy/build_static.
+pub(crate) fn build() -> Result<PathBuf, String> {
+    let home = std::env::var("CARGO_HOME").or_else(|_| {
+        let home = std::env::var("HOME").map_err(|_| "neither CARGO_HOME nor HOME is set")?;
+        Ok::<_, String>(format!("{home}/.cargo"))
+    })?;
+    let places = [
+        (home.as_str(), "/cargo"),
+        (&root().display().to_string(), "/palisade"),
+    ];
+    let flags = |flag: &str| {
+        let flags = places
+            .iter()
+            .map(|(from, to)| format!("{flag}={from}={to}"));
+        flags.collect::<Vec<_>>().join(" ")
+    };
+    let mut build = cargo(&[
+        "build",
+        "--locked",
+        "--profile",
+        "packaged",
+        "--package",
+        "palisade",
+    ]);
+    build.env("RUSTFLAGS", flags("--remap-path-prefix"));
+    run(build.env("CFLAGS", flags("-ffile-prefix-map")))?;
+    Ok(target().join("packaged/palisade"))
 }
 
 /// Makes the package of this revision and returns its file. An equal program makes an equal package.
@@ -122,11 +145,7 @@ fn deb(program: &Path, revision: &str) -> Result<PathBuf, String> {
 
 /// Puts the list of the program's parts and the checksums beside the package.
 fn describe(package: &Path) -> Result<(), String> {
-    let metadata = ["metadata", "--locked", "--format-version", "1"];
-    let target = read(Command::new("rustc").args(["--print", "host-tuple"]))?;
-    let mut metadata = cargo(&metadata);
-    let materials =
-        materials::document(&read(metadata.args(["--filter-platform", target.trim()]))?)?;
+    let materials = parts()?.document();
     let dist = package.with_file_name("");
     let write = |name: &str, text: &str| {
         let file = dist.join(name);
@@ -139,6 +158,14 @@ fn describe(package: &Path) -> Result<(), String> {
     let mut sums = Command::new("sha256sum");
     sums.arg(name).arg("palisade.cdx.json").current_dir(&dist);
     write("SHA256SUMS", &read(&mut sums)?)
+}
+
+/// The parts of the program, on this machine's platform.
+pub(crate) fn parts() -> Result<Parts, String> {
+    let metadata = ["metadata", "--locked", "--format-version", "1"];
+    let target = read(Command::new("rustc").args(["--print", "host-tuple"]))?;
+    let mut metadata = cargo(&metadata);
+    Parts::of(&read(metadata.args(["--filter-platform", target.trim()]))?)
 }
 
 /// Packs every crate that is published, and builds each from its package, which finds files that are only in the repository.
@@ -166,17 +193,18 @@ pub(crate) fn check(program: &Path) -> Result<(), String> {
     outcome
 }
 
-/// Starts what the Kubernetes manifests start, in a minute. Needs root.
+/// Starts what the Kubernetes manifests and the compose files start, in a minute. Needs root.
 ///
 /// # Errors
 /// A manifest is no manifest, or its containers do not do what they must; the test prints what.
 pub(crate) fn check_kubernetes(program: &Path) -> Result<(), String> {
-    let mut test = Command::new("timeout");
-    test.arg("300")
-        .arg(environment(&target(), "kubernetes").join("bin/python"));
-    run(test
-        .arg(root().join("deploy/check_kubernetes.py"))
-        .arg(program))
+    let python = environment(&target(), "kubernetes").join("bin/python");
+    for test in ["deploy/check_kubernetes.py", "deploy/check_compose.py"] {
+        let mut bounded = Command::new("timeout");
+        bounded.arg("300").arg(&python).arg(root().join(test));
+        run(bounded.arg(program))?;
+    }
+    Ok(())
 }
 
 /// Three nodes are upgraded one after the other under load, from this program to itself, in ten seconds.

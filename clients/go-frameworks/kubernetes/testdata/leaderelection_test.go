@@ -393,6 +393,7 @@ func TestCheckMethodRacePalisade(t *testing.T) {
 		if err := le.Check(time.Second); err != nil {
 			t.Error(err)
 		}
+		// real time: the check is asked for as long as a lease lasts, so renewals fall into it.
 		time.Sleep(10 * time.Millisecond)
 	}
 	if !le.IsLeader() {

@@ -63,6 +63,7 @@ fn every_command_has_help_and_no_flag_takes_a_secret() {
         "ls",
         "show",
         "watch",
+        "history",
         "break",
         "permits",
         "store",
@@ -100,11 +101,12 @@ fn completions_and_man_pages_are_generated() {
 }
 
 #[test]
-fn the_version_is_printed() {
-    assert_eq!(
-        said(&["--version"]),
-        format!("palisade {}\n", env!("CARGO_PKG_VERSION"))
-    );
+fn the_version_is_printed_with_where_the_program_comes_from() {
+    let number = format!("palisade {}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(said(&["-V"]), format!("{number}\n"));
+    // A development build names no commit, so that it is not built again after each of them.
+    let whole = said(&["--version"]);
+    assert!(whole.starts_with(&format!("{number} (")), "{whole}");
 }
 
 #[test]

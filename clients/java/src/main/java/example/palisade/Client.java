@@ -134,6 +134,7 @@ public final class Client implements AutoCloseable {
         }
 
         /** Internal: asks a stand-in instead of servers. {@link example.palisade.testing.MemoryServer#client()} sets it. */
+        @SuppressWarnings("exports") // the module keeps the type to itself
         public Builder exchange(Exchange standIn) {
             exchange = standIn;
             return this;

@@ -50,6 +50,9 @@ public final class MemoryServer {
     /** Broken connections have an older one. */
     private int connections;
 
+    /** A server without locks. */
+    public MemoryServer() {}
+
     /** A client of this server, with the usual settings. */
     public Client client() {
         return client(builder -> builder);
