@@ -34,7 +34,7 @@ const MEASURED: &[(&str, &str, &[&str])] = &[
         "docs/evidence/kubernetes.md",
         "",
         &[
-            "clients/go-kubernetes-fence/kubefence.go",
+            "clients/go/kubefence/kubefence.go",
             "crates/palisade/src/cli/fence/k8s",
         ],
     ),
