@@ -286,6 +286,8 @@ func TestWatchAndList(t *testing.T) {
 			}
 			if e := watch.Event(); e.Kind != "granted" || e.Name != name || e.Token == 0 || e.Revision == 0 {
 				t.Errorf("%+v", e)
+			} else if at, err := time.Parse(time.RFC3339, e.Time); err != nil || time.Since(at).Abs() > time.Hour {
+				t.Errorf("%+v: %v", e, err)
 			}
 		}
 		cancel()

@@ -32,6 +32,8 @@ type Event struct {
 	Missed uint64
 	// GrantID is the number that names a shared grant; else 0.
 	GrantID uint64
+	// Time is the server's wall clock at the change, for people.
+	Time string
 }
 
 // A WatchOption sets up a watch.
@@ -298,6 +300,7 @@ func (b *eventBlock) event(revision uint64) (Event, bool) {
 		Reason   string `json:"reason"`
 		Missed   uint64 `json:"missed"`
 		GrantID  uint64 `json:"grant_id"`
+		Time     string `json:"time"`
 	}
 	if b.data == "" || json.Unmarshal([]byte(b.data), &told) != nil {
 		return Event{}, false
@@ -306,7 +309,7 @@ func (b *eventBlock) event(revision uint64) (Event, bool) {
 	case "missed":
 		return Event{Kind: b.kind, Revision: revision, Missed: told.Missed}, true
 	case "granted", "proclaimed", "opened", "released", "expired", "revoked", "superseded":
-		return Event{b.kind, revision, told.Name, told.ClientID, told.Token, told.Reason, 0, told.GrantID}, isToken(&told.Token)
+		return Event{b.kind, revision, told.Name, told.ClientID, told.Token, told.Reason, 0, told.GrantID, told.Time}, isToken(&told.Token)
 	}
 	return Event{}, false
 }

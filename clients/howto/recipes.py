@@ -377,6 +377,55 @@ def freeze(blocks: list[Block], machine: Machine) -> None:
     assert len(found) == 1, found
 
 
+def wrong(blocks: list[Block], machine: Machine) -> None:
+    """Each row of the page's table: what is printed, and the exit status."""
+    command = only(blocks, "sh").text
+    assert "palisade run backup --wait 10m -- restic backup /srv/data; " in command
+    table = PAGE.read_text().split("| printed on standard error |")[1]
+    rows = {row.split(" | ")[0].strip("| "): row for row in table.splitlines() if row.startswith("| ")}
+    guarded = "http://127.0.0.1:7421"
+    access = SRV / "access.toml"
+    own = 'rules = [{ principal = "ci", prefix = "own/", verbs = ["hold"] }]'
+    access.write_text(f'[auth]\nprincipals = [{{ name = "ci" }}]\n{own}\n')
+    token = json.loads(machine.run(f"palisade --json auth token new ci --access {access}").stdout)["token"]
+    machine.start(
+        ["palisade", "serve", "--listen", "127.0.0.1:7421", "--data", "/srv/guarded", "--access", str(access)]
+    )
+    until("the guarded server", lambda: "who is" in machine.run(f"palisade ls --authority {guarded}", False).stderr)
+
+    def sees(row: str, run: str, **more: str) -> None:
+        said = machine.run(" ".join(f"export {name}={value};" for name, value in more.items()) + run, check=False)
+        words, status = rows.pop(row).split(" | ")[1:3]
+        assert any(word in said.stderr for word in re.findall(r"`([^-`][^`]+)`", words)), said
+        assert str(said.returncode) in re.findall(r"\d+", status), said
+
+    def run(more: str = "--wait 1s", job: str = "true") -> str:
+        return f"palisade run backup {more} -- {job}"
+
+    sees("no server answers", run(), PALISADE_AUTHORITY="http://127.0.0.1:1")
+    for given in ("", "pal_wrong_x"):
+        known = rows["no token, or a wrong one"]
+        sees("no token, or a wrong one", run(), PALISADE_AUTHORITY=guarded, PALISADE_TOKEN=given)
+        rows["no token, or a wrong one"] = known
+    sees("the token has no right to the lock", run(), PALISADE_AUTHORITY=guarded, PALISADE_TOKEN=token)
+    holder = machine.start(["palisade", "run", "backup", "--ttl", "1s", "--", "sleep", "1000"])
+    until("the holder", lambda: machine.show("backup")["holder"])
+    sees("another holder has the lock", run())
+    number = machine.show("backup")["holder"]["fencing_token"]
+    machine.run(f"palisade break backup --token {number} --reason test")
+    assert holder.wait(SOON) == 123 and "is lost" in rows["the lock is lost while the command runs"]
+    assert "is lost" in machine.said(holder)
+    sees("`--timeout` has passed", run("--timeout 100ms", "sleep 1000"))
+    last = machine.start(["palisade", "run", "backup", "--", "sh", "-c", "touch /srv/began; cat /srv/pipe; exit 7"])
+    os.mkfifo("/srv/pipe")
+    until("the command", (SRV / "began").exists)
+    machine.started[0].kill()
+    machine.started[0].wait()
+    (SRV / "pipe").write_text("go on\n")
+    assert last.wait(SOON) == 7 and "could not be released" in machine.said(last)
+    assert "could not be released" in rows["the lock server is away at the end"]
+
+
 FROZEN = "The command is frozen"
 
 RECIPES: dict[str, Callable[[list[Block], Machine], None]] = {
@@ -389,6 +438,7 @@ RECIPES: dict[str, Callable[[list[Block], Machine], None]] = {
     "GitLab CI": gitlab,
     "Flyway": flyway,
     "Freeze instead of kill": freeze,
+    "What you see when something is wrong": wrong,
 }
 
 

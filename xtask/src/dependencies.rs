@@ -97,6 +97,19 @@ const ABSENT: &[(&str, &[&str])] = &[
         "palisade-access",
         &["palisade*", "tokio*", "hyper*", "axum*", "getrandom"],
     ),
+    (
+        "palisade-history",
+        &[
+            "palisade-access",
+            "palisade-pipeline",
+            "palisade-proto",
+            "palisade-server",
+            "palisade-wal",
+            "tokio*",
+            "hyper*",
+            "axum*",
+        ],
+    ),
     ("palisade-tls", &["palisade*"]),
     ("palisade-draw", &["*"]),
 ];
@@ -283,6 +296,7 @@ mod tests {
             ("palisade-server", "palisade-client"),
             ("palisade-server", "palisade-wal"),
             ("palisade-server", "palisade-fence"),
+            ("palisade-history", "palisade-wal"),
             ("palisade-client", "palisade-fence"),
             ("palisade-client", "palisade-server"),
             ("palisade-client", "redis"),

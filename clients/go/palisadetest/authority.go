@@ -350,7 +350,8 @@ func (s *Server) leave(p *pending) {
 
 func (s *Server) tell(kind string, g *grant, more map[string]any) {
 	s.revision++
-	data := map[string]any{"revision": s.revision, "resource_id": g.lock.name, "client_id": g.clientID, "fencing_token": g.token}
+	data := map[string]any{"revision": s.revision, "time": time.Now().UTC().Format(timeFormat), "resource_id": g.lock.name,
+		"client_id": g.clientID, "fencing_token": g.token}
 	if g.reads() {
 		data["grant_id"] = g.number
 	}

@@ -24,6 +24,7 @@ import redis
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "clients" / "holder-suite"), str(ROOT / "proof" / "fleet")]
 
+from served import Double, Program, Served  # noqa: E402
 from suite.servers import Palisade  # noqa: E402
 
 
@@ -39,6 +40,14 @@ def binary() -> str:
 def server(binary: str) -> Iterator[Palisade]:
     with Palisade(binary) as running:
         yield running
+
+
+@pytest.fixture(params=["program", "double"])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    one = Double() if request.param == "double" else Program(request.getfixturevalue("server"))
+    yield one
+    # A test that failed may have left it stopped.
+    one.resume()
 
 
 def _free_port() -> int:

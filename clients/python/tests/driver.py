@@ -90,7 +90,7 @@ def change(name: str, event: Any) -> None:
     say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
 
 
-CAN = ["addresses", "delays", "list", "permits", "sets", "shared", "tls", "update", "watch"]
+CAN = ["addresses", "delays", "handover", "list", "permits", "sets", "shared", "tls", "update", "watch"]
 
 
 class Threads:
@@ -107,6 +107,10 @@ class Threads:
             return self.taken(command, self.grants[command["grant"]].downgrade())
         elif do == "upgrade":
             return self.taken(command, self.grants[command["grant"]].upgrade(command["wait_ms"] / 1e3))
+        elif do == "export":
+            return {"text": self.grants[command["grant"]].export()}
+        elif do == "adopt":
+            return self.taken(command, self.client.adopt(command["text"]))
         elif do == "release":
             grant = self.grants[command["grant"]]
             return {"result": grant.release_part(command["lock"]) if "lock" in command else grant.release()}
@@ -192,6 +196,10 @@ class Tasks:
             return self.taken(command, await self.grants[command["grant"]].downgrade())
         elif do == "upgrade":
             return self.taken(command, await self.grants[command["grant"]].upgrade(command["wait_ms"] / 1e3))
+        elif do == "export":
+            return {"text": self.grants[command["grant"]].export()}
+        elif do == "adopt":
+            return self.taken(command, await self.client.adopt(command["text"]))
         elif do == "release":
             grant = self.grants[command["grant"]]
             return {"result": await (grant.release_part(command["lock"]) if "lock" in command else grant.release())}

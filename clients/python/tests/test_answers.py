@@ -4,13 +4,13 @@ an error of its own parts. The control is each call without the second, right an
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Iterator, Union
+from typing import Any, Callable, Iterator, Optional, Union
 
 import pytest
 from suite.scripted import Reply, Request, Scripted
 from suite.servers import Palisade
 
-from palisade import Client, LockHeld, UnknownOutcome
+from palisade import Client, Event, LockHeld, UnknownOutcome
 from palisade._sse import Position
 
 DEEP = b"[" * 100_000
@@ -88,6 +88,15 @@ def test_an_answer_of_another_form_is_an_unknown_outcome(
         lies = 1_000
         with Client(scripted.url, patience="200ms") as client, pytest.raises(UnknownOutcome):
             call(client)
+
+
+@pytest.mark.parametrize("time", [None, "2026-05-23T10:00:00.000Z"])
+def test_an_event_has_the_time_that_the_server_says(time: Optional[str]) -> None:
+    position = Position("", None)
+    data = {"resource_id": "orders", "client_id": "a", "fencing_token": 7, **({"time": time} if time else {})}
+    for line in ("event: expired", "id: 9", f"data: {json.dumps(data)}"):
+        position.line(line)
+    assert position.line("") == Event("expired", 9, "orders", "a", 7, time=time)
 
 
 @pytest.mark.parametrize("data", ["[]", "3", "null", '"text"', "{}", "[" * 100_000])

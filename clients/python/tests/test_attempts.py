@@ -329,6 +329,19 @@ def test_no_two_workers_get_one_job(jobs: Jobs) -> None:
         assert jobs.attempts.take(jobs.db, "w3") is None
 
 
+def test_the_examples_of_the_page(jobs: Jobs) -> None:
+    """Python's runs here, the others in their languages' own tests."""
+    found = re.findall(r"^## (\w+)\n\n```\w+(?: norun)?\n(.*?)^```", PAGE, re.M | re.S)
+    counted = {name: sum(bool(line.strip()) for line in block.splitlines()) for name, block in found}
+    said = "Lines to a fenced job: " + ", ".join(f"{name} {lines}" for name, lines in counted.items()) + "."
+    assert said in " ".join(PAGE.split())
+    assert max(counted.values()) < 10
+    jobs("UPDATE JOBS SET payload = %s", '{"amount": 7}')
+    example = dict(found)["Python"].replace("dbname=shop", jobs.url).replace('"jobs"', f'"{jobs.table}"')
+    subprocess.run([sys.executable, "-c", example.replace("accounts", jobs.accounts)], check=True)
+    assert (jobs.total, jobs.of("state")) == (7, "done")
+
+
 def test_the_index_of_the_page_is_used(jobs: Jobs) -> None:
     with jobs.db.transaction():
         jobs("SET LOCAL enable_seqscan = off")

@@ -6,13 +6,16 @@ import asyncio
 import json
 import os
 import pathlib
+import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Iterator
 
 import pytest
+from suite.servers import Palisade
 
 from palisade import AsyncClient, Client, Invalid
+from palisade.jobs import once
 
 
 class Guarded:
@@ -108,3 +111,27 @@ def test_a_file_without_a_token_is_named(tmp_path: pathlib.Path) -> None:
     file.write_text("pal_a")
     with pytest.raises(Invalid, match="https"):
         Client("http://10.0.0.1:1", token_file=file)
+
+
+def test_a_job_without_the_right_token_does_not_run(binary: str, tmp_path: pathlib.Path) -> None:
+    file, ran = tmp_path / "access.toml", []
+    own = 'rules = [{ principal = "ci", prefix = "own/", verbs = ["hold"] }]'
+    file.write_text(f'[auth]\nprincipals = [{{ name = "ci" }}]\n{own}\n')
+    made = [binary, "--json", "auth", "token", "new", "ci", "--access", str(file)]
+    token = json.loads(subprocess.run(made, check=True, capture_output=True).stdout)["token"]
+    with Palisade(binary, flags=["--access", str(file)]) as server:
+
+        def run(lock: str, token: str | None) -> None:
+            with Client(server.url, token=token) as client:
+                once(lock, client=client)(lambda: ran.append(lock))()
+
+        run("own/job", token)
+        for lock, given, code, said in (
+            ("own/job", None, "unauthenticated", "token"),
+            ("own/job", "pal_wrong_wrong", "unauthenticated", "token"),
+            ("others/job", token, "forbidden", "hold"),
+        ):
+            with pytest.raises(Invalid, match=said) as refused:
+                run(lock, given)
+            assert refused.value.code == code
+    assert ran == ["own/job"]

@@ -9,25 +9,26 @@ import os
 import pathlib
 import signal
 import threading
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 from conftest import ROOT
+from served import Served
 from suite.clock import until
 from suite.servers import Palisade
 
 import palisade
-from palisade import AsyncClient, Client, Invalid, LeaseLost, LockHeld, Unavailable
+from palisade import Client, Invalid, LeaseLost, LockHeld, Unavailable
 from palisade._clock import now_ns
 from palisade._endpoints import Endpoints
 from palisade._model import milliseconds
 from palisade._process import Guard
-from palisade._protocol import Reply, release
+from palisade._protocol import Reply, Wish, release
 from palisade._sse import Position
 
 
-def test_a_block_holds_and_releases(server: Palisade) -> None:
-    with Client(server.url) as client:
+def test_a_block_holds_and_releases(served: Served) -> None:
+    with served.client() as client:
         with client.lock("orders", ttl="10s", wait=0, client_id="me", metadata="why") as grant:
             grant.check()
             assert grant.held
@@ -45,15 +46,15 @@ def test_a_block_holds_and_releases(server: Palisade) -> None:
         assert "lock_token" not in repr(grant)
 
 
-def test_an_exception_in_the_block_releases_and_goes_on(server: Palisade) -> None:
-    with Client(server.url) as client:
+def test_an_exception_in_the_block_releases_and_goes_on(served: Served) -> None:
+    with served.client() as client:
         with pytest.raises(ZeroDivisionError), client.lock("orders"):
             raise ZeroDivisionError
         assert client.show("orders").holder is None
 
 
-def test_held_says_who_and_until_when(server: Palisade) -> None:
-    with Client(server.url) as client, client.lock("orders", ttl="20s", client_id="first"):
+def test_held_says_who_and_until_when(served: Served) -> None:
+    with served.client() as client, client.lock("orders", ttl="20s", client_id="first"):
         assert client.lock("orders", wait=0).try_acquire() is None
         with pytest.raises(LockHeld) as held:
             client.lock("orders", wait=0).acquire()
@@ -63,8 +64,34 @@ def test_held_says_who_and_until_when(server: Palisade) -> None:
     assert 15 < held.value.retry_after <= 20
 
 
-def test_a_broken_lock_is_lost_and_says_so(server: Palisade) -> None:
-    with Client(server.url) as client:
+@pytest.mark.parametrize(("given", "waits_ms"), [({}, 0), ({"wait": "50ms"}, 50), ({"wait": 0}, 0)])
+def test_trying_asks_once_and_waits_only_if_told(
+    served: Served, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], waits_ms: int
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def body(wish: Wish, wait_ms: int, poll_ms: int = 0, full: Callable[..., dict[str, Any]] = Wish.body) -> Any:
+        asked.append((wish.lock, wish.wait_ms))
+        return full(wish, wait_ms, poll_ms)
+
+    async def tried() -> None:
+        async with served.async_client() as client:
+            assert await client.lock("orders", **given).try_acquire() is None
+            assert await client.locks("orders", "more", **given).try_acquire() is None
+
+    with served.client() as client, client.lock("orders"):
+        monkeypatch.setattr(Wish, "body", body)
+        assert client.lock("orders", **given).try_acquire() is None
+        assert client.locks("orders", "more", **given).try_acquire() is None
+        asyncio.run(tried())
+        assert {waited for _, waited in asked} == {waits_ms}
+        # The control: an acquire waits.
+        client.lock("free").acquire()
+        assert asked[-1] == ("free", 30_000)
+
+
+def test_a_broken_lock_is_lost_and_says_so(served: Served) -> None:
+    with served.client() as client:
         grant = client.lock("orders", ttl="1s").acquire()
         client.break_lock("orders", grant.token, "the test")
         assert grant.lost.wait(5)
@@ -72,12 +99,16 @@ def test_a_broken_lock_is_lost_and_says_so(server: Palisade) -> None:
             grant.check()
         assert (lost.value.code, lost.value.token) == ("revoked", grant.token)
         assert grant.release() == "over"
-        kinds = [event.kind for event in itertools.islice(client.watch("orders", after=0), 2)]
-        assert kinds == ["granted", "revoked"]
+        seen = list(itertools.islice(client.watch("orders", after=0), 2))
+        assert [event.kind for event in seen] == ["granted", "revoked"]
+        granted, revoked = (datetime.datetime.fromisoformat(str(event.time)[:-1] + "+00:00") for event in seen)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        assert granted <= revoked <= now + datetime.timedelta(seconds=1)
+        assert now - granted < datetime.timedelta(hours=1)
 
 
-def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
-    with Client(server.url) as client, client.lock("orders"):
+def test_an_interrupted_acquire_leaves_the_queue(served: Served) -> None:
+    with served.client() as client, client.lock("orders"):
 
         def interrupt() -> None:
             until(lambda: client.show("orders").waiters, timeout_s=60)
@@ -88,7 +119,7 @@ def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
         with pytest.raises(KeyboardInterrupt):
             client.lock("orders", wait="60s").acquire()
         thread.join()
-        assert until(lambda: server.show("orders")["waiters"] == 0, timeout_s=60)
+        assert until(lambda: served.show("orders").waiters == 0, timeout_s=60)
 
 
 def test_a_client_may_be_closed_while_a_release_begins(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,9 +260,9 @@ def test_events_are_read_line_by_line() -> None:
     assert [event.kind for event in position.opened()] == ["missed"]
 
 
-def test_asyncio(server: Palisade) -> None:
+def test_asyncio(served: Served) -> None:
     async def run() -> None:
-        async with AsyncClient(server.url) as client:
+        async with served.async_client() as client:
             async with client.lock("orders", ttl="1s") as grant:
                 grant.check()
                 assert [info.lock async for info in client.list()] == ["orders"]
@@ -249,8 +280,8 @@ def test_asyncio(server: Palisade) -> None:
             waiting.cancel()
             await asyncio.wait([waiting])
             assert await held.release() == "released"
-            shown = server.show("orders")
-            assert (shown["holder"], shown["waiters"]) == (None, 0)
+            shown = served.show("orders")
+            assert (shown.holder, shown.waiters) == (None, 0)
 
     asyncio.run(run())
 

@@ -4,7 +4,6 @@ kind of error. `zombie.py` is the stopped holder."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pathlib
 import signal
@@ -16,7 +15,7 @@ from typing import Any, Callable, Iterator
 import psycopg
 import pytest
 import redis
-from test_mysql import ask, connected
+from test_mysql import ask, connected, with_mysqlclient
 
 from palisade.fences import mysql, postgres
 
@@ -35,10 +34,13 @@ MYSQL = {
     "aiomysql": "palisade.fences.errors.Stale",
     "session": "sqlalchemy.exc.DBAPIError",
     "asession": "sqlalchemy.exc.DBAPIError",
+    "django": "django.db.utils.DatabaseError",
 }
-# It is built from source, with headers that not every machine has.
-if importlib.util.find_spec("MySQLdb"):
-    MYSQL["mysqlclient"] = "MySQLdb.OperationalError"
+MYSQLCLIENT = {
+    "mysqlclient": "MySQLdb.OperationalError",
+    "mysqlclient:session": "sqlalchemy.exc.DBAPIError",
+    "mysqlclient:django": "django.db.utils.DatabaseError",
+}
 
 
 class Target:
@@ -155,6 +157,12 @@ def test_in_postgresql(framework: str, in_postgres: Target) -> None:
 @pytest.mark.parametrize("framework", MYSQL)
 def test_in_mariadb(framework: str, in_mysql: Target) -> None:
     check(framework, in_mysql, MYSQL[framework])
+
+
+@with_mysqlclient
+@pytest.mark.parametrize("framework", MYSQLCLIENT)
+def test_by_mysqlclient(framework: str, in_mysql: Target) -> None:
+    check(framework, in_mysql, MYSQLCLIENT[framework])
 
 
 def test_in_redis(in_redis: Target) -> None:

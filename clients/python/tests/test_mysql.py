@@ -45,11 +45,22 @@ def resource(mysql_url: str) -> str:
     return name
 
 
-HAS_MYSQLCLIENT = importlib.util.find_spec("MySQLdb") is not None
+# It is built from source, with headers that not every machine has.
+with_mysqlclient = pytest.mark.skipif(
+    importlib.util.find_spec("MySQLdb") is None,
+    reason="NOT RUN, without mysqlclient: clients/python/mysqlclient PALISADE runs it",
+)
 
 
 @pytest.fixture(
-    params=["pymysql", "dictionaries", "engine", "connection", "session", *["mysqlclient"] * HAS_MYSQLCLIENT]
+    params=[
+        "pymysql",
+        "dictionaries",
+        "engine",
+        "connection",
+        "session",
+        pytest.param("mysqlclient", marks=with_mysqlclient),
+    ]
 )
 def connect(request: pytest.FixtureRequest, mysql_url: str) -> Iterator[Connect]:
     """A connection or pool for `transact`, one for each thread."""
@@ -193,7 +204,7 @@ def test_rejections_are_recognised_without_a_sqlstate(mysql_url: str, resource: 
         assert rejection(pymysql.OperationalError(1644, "something else")) is None
 
 
-@pytest.mark.skipif(not HAS_MYSQLCLIENT, reason="mysqlclient is built from source, with headers of its own")
+@with_mysqlclient
 def test_mysqlclient(mysql_url: str, resource: str) -> None:
     import MySQLdb  # noqa: PLC0415
     import MySQLdb.cursors  # noqa: PLC0415

@@ -7,15 +7,15 @@ from typing import Iterator
 
 import psycopg
 import pytest
-from suite.servers import Palisade
+from served import Served
 
 from palisade import Client, Grant, Invalid, slot_key
 from palisade.fences import Stale, postgres
 
 
 @pytest.fixture
-def client(server: Palisade) -> Iterator[Client]:
-    with Client(server.url) as client:
+def client(served: Served) -> Iterator[Client]:
+    with served.client() as client:
         yield client
 
 

@@ -7,6 +7,7 @@ from typing import Any, Iterator
 
 import boto3
 import pytest
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from palisade import OperatorNeeded
@@ -17,10 +18,19 @@ from palisade.fences.s3 import Store
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
+    # S3 checks a condition and puts in one step, moto in two.
+    guard, in_two_steps = threading.Lock(), S3Response.put_object
+
+    def put_object(*arguments: Any) -> Any:
+        with guard:
+            return in_two_steps(*arguments)
+
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Response, "put_object", put_object)
+        yield f"http://{host}:{port}"
     server.stop()
 
 

@@ -8,6 +8,7 @@ from typing import Iterator, Union
 
 import psycopg
 import pytest
+from served import Served
 from suite.relay import Relay
 from suite.servers import Palisade
 
@@ -17,8 +18,8 @@ from palisade.fences.rule import pass_of
 
 
 @pytest.fixture
-def client(server: Palisade) -> Iterator[Client]:
-    with Client(server.url) as client:
+def client(served: Served) -> Iterator[Client]:
+    with served.client() as client:
         yield client
 
 
@@ -160,9 +161,9 @@ def test_a_cancelled_release_of_a_part_goes_on(server: Palisade) -> None:
     asyncio.run(run())
 
 
-def test_asyncio(server: Palisade) -> None:
+def test_asyncio(served: Served) -> None:
     async def run() -> None:
-        async with AsyncClient(server.url) as client:
+        async with served.async_client() as client:
             async with client.locks("b", "a", ttl="9s") as grant:
                 assert (grant.lock, grant.locks, grant.part("b").lock) == ("", ("a", "b"), "b")
                 assert await client.locks("c", "b", wait=0).try_acquire() is None

@@ -8,8 +8,8 @@ import threading
 from typing import Any, Iterator
 
 import pytest
+from served import Served
 from suite.clock import until
-from suite.servers import Palisade
 
 from palisade import AsyncClient, Client, Invalid, LeaseLost, LockHeld
 from palisade.fences import Pass, Stale
@@ -17,8 +17,8 @@ from palisade.fences.files import Folder
 
 
 @pytest.fixture
-def client(server: Palisade) -> Iterator[Client]:
-    with Client(server.url) as client:
+def client(served: Served) -> Iterator[Client]:
+    with served.client() as client:
         yield client
 
 
@@ -80,7 +80,7 @@ def test_mode_update_is_one_mode(arguments: dict[str, Any], says: str) -> None:
         Client("http://127.0.0.1:1").lock("report", **arguments).acquire()
 
 
-def test_a_wrong_upgrade_is_named_and_changes_nothing(client: Client, server: Palisade) -> None:
+def test_a_wrong_upgrade_is_named_and_changes_nothing(client: Client, served: Served) -> None:
     with client.lock("report", shared=True) as plain, pytest.raises(Invalid, match="update=True"):
         plain.upgrade()
     ends: list[Exception] = []
@@ -103,7 +103,7 @@ def test_a_wrong_upgrade_is_named_and_changes_nothing(client: Client, server: Pa
     # The release ended the upgrade.
     waiting.join(20)
     assert len(ends) == 1
-    assert server.show("report")["holder"] is None
+    assert served.show("report").holder is None
 
 
 async def waiting(client: AsyncClient, count: int) -> None:
@@ -113,9 +113,9 @@ async def waiting(client: AsyncClient, count: int) -> None:
             await asyncio.sleep(0.01)  # real time: asked again, up to a deadline
 
 
-def test_asyncio_upgrades_and_gives_up(server: Palisade) -> None:
+def test_asyncio_upgrades_and_gives_up(served: Served) -> None:
     async def run() -> None:
-        async with AsyncClient(server.url) as client:
+        async with served.async_client() as client:
             reader = await client.lock("report", update=True, ttl="2s").acquire()
             beside = await client.lock("report", shared=True).acquire()
             task = asyncio.ensure_future(reader.upgrade(wait="60s"))
@@ -131,4 +131,4 @@ def test_asyncio_upgrades_and_gives_up(server: Palisade) -> None:
                 assert writer.token > reader.token
 
     asyncio.run(run())
-    assert server.show("report")["holder"] is None
+    assert served.show("report").holder is None

@@ -1,5 +1,6 @@
 """Worker programs that load the application once and fork: Celery (prefork), RQ and uWSGI. The client is made, has a
-connection, and holds a lock before the fork. `tests/test_fork.py` has gunicorn, multiprocessing and the bare fork."""
+connection, and holds a lock before the fork. `tests/test_fork.py` has gunicorn, multiprocessing and the bare fork. Then
+workers and schedulers that are stopped in the middle of a job: Celery, RQ and APScheduler."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from conftest import _free_port
 from suite.servers import Palisade
 from test_fork import _ask
 
-from palisade import LeaseLost
+from palisade import Client, LeaseLost
 
 WORK = """
 import os, pathlib, re, socket, time
@@ -132,77 +133,6 @@ for function in (work.take, work.first, work.second):
         app.close()
 
 
-STOPPED = """
-import os, pathlib, time
-import celery, psycopg
-from palisade import Client
-from palisade.fences import postgres
-from palisade.jobs import once
-
-folder = pathlib.Path({folder!r})
-app = celery.Celery("stopped", broker="{queue}/1", backend="{queue}/2")
-app.conf.worker_prefetch_multiplier = 1
-
-@app.task(name="write")
-@once("{table}", client=lambda: Client({url!r}), ttl="1s", wait="30s")
-def write(total, is_fenced, is_stopped, grant):
-    with psycopg.connect({database!r}) as db:
-        if is_stopped:
-            (folder / "pid.part").write_text(str(os.getpid()))
-            (folder / "pid.part").rename(folder / "pid")
-            end = time.monotonic() + 60
-            while not (folder / "go").exists() and time.monotonic() < end:
-                time.sleep(0.01)  # real time: asked again, up to a deadline
-        if is_fenced:
-            with postgres.transact(db, "{table}", grant):
-                db.execute("UPDATE {table} SET total = %s", [total])
-        else:
-            db.execute("UPDATE {table} SET total = %s", [total])
-    return "written"
-"""
-
-
-def test_a_celery_worker_that_is_stopped(
-    server: Palisade, tmp_path: pathlib.Path, queue: str, postgres_url: str, database: psycopg.Connection[Any]
-) -> None:
-    """The first task is stopped for longer than its lease, while the second one writes. The control is not fenced."""
-    table, pid, go = f"total_{uuid.uuid4().hex}", tmp_path / "pid", tmp_path / "go"
-    database.execute(f"CREATE TABLE {table} AS SELECT 0 AS total")
-    database.commit()
-    values = {"folder": str(tmp_path), "queue": queue, "url": server.url, "database": postgres_url, "table": table}
-    (tmp_path / "stopped.py").write_text(STOPPED.format(**values))
-    command = [sys.executable, "-m", "celery", "-A", "stopped", "worker", "--pool=prefork", "--concurrency=2", "-Ofair"]
-    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=CRITICAL"]
-    worker = subprocess.Popen([*command, *quiet], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    app = celery.Celery(broker=f"{queue}/1", backend=f"{queue}/2")
-    try:
-        for is_fenced in (False, True):
-            first = app.send_task("write", [1, is_fenced, True])
-            end = time.monotonic() + 60
-            while not pid.exists():
-                assert time.monotonic() < end, "the task does not begin"
-                time.sleep(0.01)  # real time: asked again, up to a deadline
-            zombie = int(pid.read_text())
-            os.kill(zombie, signal.SIGSTOP)
-            go.touch()
-            assert app.send_task("write", [70, is_fenced, False]).get(timeout=60) == "written"
-            os.kill(zombie, signal.SIGCONT)
-            if is_fenced:
-                with pytest.raises(LeaseLost):
-                    first.get(timeout=60)
-            else:
-                assert first.get(timeout=60) == "written"
-            row = database.execute(f"SELECT total FROM {table}").fetchone()
-            database.commit()
-            assert row == (70 if is_fenced else 1,)
-            pid.unlink()
-            go.unlink()
-    finally:
-        worker.terminate()
-        worker.wait(30)
-        app.close()
-
-
 def test_rq(server: Palisade, work: pathlib.Path, queue: str) -> None:
     """Its worker forks for each job. Modules imported before are preloaded, as its manual says."""
     (work / "worker.py").write_text(
@@ -220,6 +150,212 @@ rq.Worker(["default"], connection=redis.Redis.from_url("{queue}")).work(burst=Tr
         subprocess.run([sys.executable, "worker.py"], cwd=work, check=True, timeout=120, stderr=subprocess.DEVNULL)
         check(server, NAMES, [str(job.return_value()) for job in sent])
         assert naive[1].return_value() == "one"
+
+
+# A module `stopped` with a job that writes a total, and is stopped before it does so.
+STOPPED = """
+import os, pathlib, time
+import psycopg
+from palisade import Client
+from palisade.fences import postgres
+from palisade.jobs import once
+
+folder = pathlib.Path({folder!r})
+
+@once("{table}", client=lambda: Client({url!r}), ttl="{ttl}", wait="{wait}")
+def write(total, is_fenced, is_stopped, grant):
+    with psycopg.connect({database!r}) as db:
+        if is_stopped:
+            (folder / "pid.part").write_text(str(os.getpid()))
+            (folder / "pid.part").rename(folder / "pid")
+            end = time.monotonic() + 60
+            while not (folder / "go").exists() and time.monotonic() < end:
+                time.sleep(0.01)  # real time: asked again, up to a deadline
+        if is_fenced:
+            with postgres.transact(db, "{table}", grant):
+                db.execute("UPDATE {table} SET total = %s", [total])
+        else:
+            db.execute("UPDATE {table} SET total = %s", [total])
+    return "written"
+"""
+CELERY = """
+import celery
+app = celery.Celery("stopped", broker="{queue}/1", backend="{queue}/2")
+app.conf.worker_prefetch_multiplier = 1
+app.task(name="write")(write)
+"""
+
+
+class Stopped:
+    """A table with a total, the module of the job, and the process that runs it."""
+
+    def __init__(self, server: Palisade, folder: pathlib.Path, url: str, database: psycopg.Connection[Any]) -> None:
+        self.server, self.folder, self.database = server, folder, database
+        self.table = f"total_{uuid.uuid4().hex}"
+        self.values = {"folder": str(folder), "url": server.url, "database": url, "table": self.table}
+        database.execute(f"CREATE TABLE {self.table} AS SELECT 0 AS total")
+        database.commit()
+
+    def module(self, text: str = "", **more: str) -> None:
+        (self.folder / "stopped.py").write_text((STOPPED + text).format(**self.values, **more))
+
+    def stop(self) -> int:
+        """Stops the job that says it is ready, and lets it write when it is continued."""
+        pid, end = self.folder / "pid", time.monotonic() + 60
+        while not pid.exists():
+            assert time.monotonic() < end, "the job does not begin"
+            time.sleep(0.01)  # real time: asked again, up to a deadline
+        stopped = int(pid.read_text())
+        os.kill(stopped, signal.SIGSTOP)
+
+        def runs(thread: pathlib.Path) -> bool:
+            return (thread / "stat").read_text().rpartition(") ")[2][0] != "T"
+
+        # The thread of the job may go on for a moment, and would take its row with it.
+        while any(map(runs, pathlib.Path(f"/proc/{stopped}/task").iterdir())):
+            assert time.monotonic() < end, "the process does not stop"
+            time.sleep(0.001)  # real time: asked again, up to a deadline
+        (self.folder / "go").touch()
+        return stopped
+
+    def take_its_lock(self) -> None:
+        """As when its lease ends, without the wait."""
+        with Client(self.server.url) as client:
+            holder = client.show(self.table).holder
+            assert holder is not None
+            client.break_lock(self.table, holder.token, "it is stopped")
+
+    def total(self) -> int:
+        row = self.database.execute(f"SELECT total FROM {self.table}").fetchone()
+        self.database.commit()
+        (self.folder / "pid").unlink()
+        (self.folder / "go").unlink()
+        assert row is not None
+        return int(row[0])
+
+
+@pytest.fixture
+def stopped(server: Palisade, tmp_path: pathlib.Path, postgres_url: str, database: psycopg.Connection[Any]) -> Stopped:
+    return Stopped(server, tmp_path, postgres_url, database)
+
+
+def test_a_celery_worker_that_is_stopped(stopped: Stopped, queue: str) -> None:
+    """The first task is stopped for longer than its lease, while the second one writes. The control is not fenced."""
+    stopped.module(CELERY, queue=queue, ttl="1s", wait="30s")
+    command = [sys.executable, "-m", "celery", "-A", "stopped", "worker", "--pool=prefork", "--concurrency=2", "-Ofair"]
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=CRITICAL"]
+    null = subprocess.DEVNULL
+    worker = subprocess.Popen([*command, *quiet], cwd=stopped.folder, stdout=null, stderr=null)
+    app = celery.Celery(broker=f"{queue}/1", backend=f"{queue}/2")
+    try:
+        for is_fenced in (False, True):
+            first = app.send_task("write", [1, is_fenced, True])
+            zombie = stopped.stop()
+            assert app.send_task("write", [70, is_fenced, False]).get(timeout=60) == "written"
+            os.kill(zombie, signal.SIGCONT)
+            if is_fenced:
+                with pytest.raises(LeaseLost):
+                    first.get(timeout=60)
+            else:
+                assert first.get(timeout=60) == "written"
+            assert stopped.total() == (70 if is_fenced else 1)
+    finally:
+        worker.terminate()
+        worker.wait(30)
+        app.close()
+
+
+def test_an_rq_worker_that_is_stopped(stopped: Stopped, queue: str) -> None:
+    """The process of the first job is stopped, while another worker runs the second one. The control is not fenced."""
+    stopped.module(ttl="30s", wait="30s")
+    (stopped.folder / "worker.py").write_text(
+        f"""
+import redis, rq
+rq.Worker(["default"], connection=redis.Redis.from_url("{queue}")).work(logging_level="CRITICAL")
+"""
+    )
+    command = [sys.executable, "worker.py"]
+    workers = [subprocess.Popen(command, cwd=stopped.folder, stderr=subprocess.DEVNULL) for _ in range(2)]
+    try:
+        with redis.Redis.from_url(queue) as connection:
+            jobs = rq.Queue(connection=connection)
+
+            def result(job: rq.job.Job) -> str:
+                end = time.monotonic() + 60
+                while (told := job.latest_result()) is None:
+                    assert time.monotonic() < end, "the job does not end"
+                    time.sleep(0.01)  # real time: asked again, up to a deadline
+                return str(told.return_value or told.exc_string)
+
+            for is_fenced in (False, True):
+                first = jobs.enqueue("stopped.write", 1, is_fenced, True)
+                zombie = stopped.stop()
+                stopped.take_its_lock()
+                assert result(jobs.enqueue("stopped.write", 70, is_fenced, False)) == "written"
+                os.kill(zombie, signal.SIGCONT)
+                told = result(first)
+                # The fence refuses it, unless a renewal is first.
+                assert ("errors.Stale" in told or "LeaseLost" in told) if is_fenced else told == "written", told
+                assert first.get_status() == ("failed" if is_fenced else "finished")
+                assert stopped.total() == (70 if is_fenced else 1)
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.wait(30)
+
+
+SCHEDULER = """
+import sys
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED
+from apscheduler.schedulers.blocking import BlockingScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+import stopped
+
+def told(event):
+    print(type(event.exception).__name__ if event.exception else event.retval, flush=True)
+
+scheduler = BlockingScheduler(timezone="UTC")
+scheduler.add_listener(told, EVENT_JOB_ERROR | EVENT_JOB_EXECUTED)
+total, is_fenced, is_stopped = map(int, sys.argv[1:])
+trigger = None if is_stopped else IntervalTrigger(seconds=0.2)
+scheduler.add_job(stopped.write, trigger, [total, is_fenced, is_stopped])
+scheduler.start()
+"""
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_scheduler_that_is_stopped(stopped: Stopped, is_fenced: bool) -> None:
+    """Two machines have the same job in APScheduler. One is stopped in it, while the other runs it. The control is not
+    fenced."""
+    stopped.module(ttl="30s", wait="0s")
+    (stopped.folder / "scheduler.py").write_text(SCHEDULER)
+
+    def start(total: int, is_stopped: bool) -> subprocess.Popen[str]:
+        command = [sys.executable, "scheduler.py", str(total), str(int(is_fenced)), str(int(is_stopped))]
+        null = subprocess.DEVNULL
+        return subprocess.Popen(command, cwd=stopped.folder, stdout=subprocess.PIPE, stderr=null, text=True)
+
+    processes = [start(1, True)]
+    try:
+        assert stopped.stop() == processes[0].pid
+        processes.append(start(70, False))
+        first, second = (process.stdout for process in processes)
+        assert first is not None
+        assert second is not None
+        assert second.readline().startswith("skipped: another client holds")
+        stopped.take_its_lock()
+        while (told := second.readline().strip()) != "written":
+            assert told.startswith("skipped: "), told
+        processes[1].kill()
+        processes[1].wait()
+        os.kill(processes[0].pid, signal.SIGCONT)
+        # The fence refuses it, unless a renewal is first.
+        assert first.readline().strip() in ({"Stale", "LeaseLost"} if is_fenced else {"written"})
+        assert stopped.total() == (70 if is_fenced else 1)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_uwsgi(server: Palisade, work: pathlib.Path) -> None:

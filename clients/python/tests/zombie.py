@@ -5,7 +5,7 @@
 It reads a total, computes the next one, begins its transaction the way the framework's manual does, and says "stopped".
 Then it is stopped with SIGSTOP, while another holder writes. The first time there is no fence: this is the control. The
 second time it has the token 1 at the resource TABLE. It says how each write ended: the framework's error, and what
-`rejection` makes of it."""
+`rejection` makes of it. FRAMEWORK may be `mysqlclient:` and the name of one that uses this driver."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any, Optional
 from palisade.fences import mysql, postgres, rejection
 
 FRAMEWORK, URL, TABLE = sys.argv[1:]
+DRIVER, _, FRAMEWORK = FRAMEWORK.rpartition(":")
 TOKEN: Optional[int] = None
 READ = f"SELECT total FROM {TABLE}"
 WRITE = f"UPDATE {TABLE} SET total = "
@@ -72,7 +73,9 @@ def session() -> None:
 
     from palisade.sqlalchemy import fenced  # noqa: PLC0415
 
-    driver = "mysql+pymysql:" if URL.startswith("mysql:") else "postgresql+psycopg:"
+    driver = "postgresql+psycopg:"
+    if URL.startswith("mysql:"):
+        driver = "mysql+mysqldb:" if DRIVER else "mysql+pymysql:"
     Session = orm.sessionmaker(create_engine(driver + URL.partition(":")[2]))
     with Session.begin() as own:
         total = own.execute(text(READ)).scalar_one()
@@ -122,7 +125,12 @@ def django() -> None:
     from django.db import connection, models, transaction  # noqa: PLC0415
 
     if not settings.configured:
-        database = {"ENGINE": "django.db.backends.postgresql", "NAME": URL.rsplit("/", 1)[1]}
+        system = "mysql" if URL.startswith("mysql:") else "postgresql"
+        if system == "mysql" and not DRIVER:
+            import pymysql  # noqa: PLC0415
+
+            pymysql.install_as_MySQLdb()
+        database = {"ENGINE": f"django.db.backends.{system}", "NAME": URL.rsplit("/", 1)[1]}
         settings.configure(DATABASES={"default": {**database, **{key.upper(): it for key, it in place(URL).items()}}})
         django.setup()
 

@@ -1,5 +1,6 @@
 /**
- * Jobs in a table of your own, in PostgreSQL with `pg` and without a server: the number of the attempt is the fencing token.
+ * Jobs in a table of your own, in PostgreSQL with `pg` or in MySQL and MariaDB with `mysql2`, and without a server: the number of
+ * the attempt is the fencing token.
  *
  * ```ts
  * const attempts = new Attempts({ table: "jobs" });
@@ -12,7 +13,8 @@
  *
  * docs/use/job-attempts.md has the table and the statements. `take`, `heartbeat` and `reap` are transactions of their own;
  * `guard`, `finish` and `fail` belong into yours. An attempt whose job another one has taken is refused with `Stale`, one that
- * has ended with `Rejected` (`already_written`). The transaction can then only roll back, whatever is done with the error.
+ * has ended with `Rejected` (`already_written`). In PostgreSQL the transaction can then only roll back, whatever is done with
+ * the error; in MySQL and MariaDB it is rolled back before the error is thrown.
  *
  * @packageDocumentation
  */
@@ -21,8 +23,15 @@ import type { ClientBase, Pool } from "pg";
 import { Invalid } from "./errors.js";
 import { checkWork, type Pass } from "./fence/holder.js";
 import { ask, isPool, transaction } from "./fence/pgsession.js";
+import * as mysql from "./mysqlattempts.js";
+import type { MysqlConnection, MysqlPool } from "./mysqlattempts.js";
 import { checkKind, checkOptions, checkText, shapeOf, short } from "./options.js";
 import { within } from "./wish.js";
+
+export type { MysqlConnection, MysqlPool } from "./mysqlattempts.js";
+
+/** A pool, or a connection outside of a transaction. */
+export type JobDatabase = Pool | ClientBase | MysqlPool | MysqlConnection;
 
 export type JobId = string | number | bigint;
 
@@ -41,7 +50,7 @@ export interface AttemptsOptions {
  * One attempt at a job. A fence takes it as a holder, for the resource `job:<id>`: attempts of two jobs cannot be compared.
  */
 export interface Attempt extends Pass {
-  /** As `pg` gives it: by default a `bigint` is a text. */
+  /** As the database gives it: with `pg` a `bigint` is a text, with `mysql2` a number, by default. */
   readonly jobId: JobId;
   readonly attempt: number;
   readonly worker: string;
@@ -130,12 +139,19 @@ export class Attempts {
    * Begins an attempt at the oldest job that is ready or whose lease has expired, and commits; undefined if there is none. A job
    * whose last attempt is over is moved to `failed` on the way. The worker's name, 1 – 255 characters, is for people.
    */
-  async take(db: Pool | ClientBase, worker: string): Promise<Attempt | undefined> {
+  async take(db: JobDatabase, worker: string): Promise<Attempt | undefined> {
     checkText("the worker's name", worker);
     if (worker.length < 1 || worker.length > 255) {
       throw new Invalid(`the worker's name has ${worker.length} characters: 1 to 255 are allowed`);
     }
-    return alone(db, async (own) => {
+    const other = mysql.mysqlOf(db);
+    if (other !== undefined) {
+      return mysql.alone(other, async (own) => {
+        const row = await mysql.take(own, this.#table, worker, this.#leaseMs, this.#maxAttempts);
+        return row === undefined ? undefined : this.#attempt(row, worker);
+      });
+    }
+    return alone(db as Pool | ClientBase, async (own) => {
       await ask(own, this.#sql.reap, [this.#maxAttempts]);
       const [row] = await ask(own, this.#sql.take, [worker, this.#leaseMs, this.#maxAttempts]);
       return row === undefined ? undefined : this.#attempt(row as Record<string, unknown>, worker);
@@ -143,29 +159,45 @@ export class Attempts {
   }
 
   /** Renews the lease, and commits. It waits while `transact` has the row, which keeps the job by itself. */
-  async heartbeat(db: Pool | ClientBase, attempt: Attempt): Promise<void> {
-    await alone(db, (own) => this.#mine(own, this.#sql.heartbeat, attempt, this.#leaseMs));
+  async heartbeat(db: JobDatabase, attempt: Attempt): Promise<void> {
+    const other = mysql.mysqlOf(db);
+    if (other !== undefined) {
+      checkAttempt(attempt);
+      const change = mysql.CHANGES.heartbeat(this.#leaseMs);
+      return mysql.alone(other, (own) => mysql.mine(own, this.#table, attempt, change));
+    }
+    await alone(db as Pool | ClientBase, (own) => this.#mine(own, this.#sql.heartbeat, attempt, this.#leaseMs));
   }
 
   /** Moves the jobs whose last attempt is over to `failed`, and commits. Returns their ids. `take` does it, too. */
-  async reap(db: Pool | ClientBase): Promise<JobId[]> {
-    const rows = await alone(db, (own) => ask(own, this.#sql.reap, [this.#maxAttempts]));
+  async reap(db: JobDatabase): Promise<JobId[]> {
+    const other = mysql.mysqlOf(db);
+    if (other !== undefined) {
+      return mysql.alone(other, (own) => mysql.reap(own, this.#table, this.#maxAttempts)) as Promise<JobId[]>;
+    }
+    const rows = await alone(db as Pool | ClientBase, (own) => ask(own, this.#sql.reap, [this.#maxAttempts]));
     return rows.map((row) => (row as { id: JobId }).id);
   }
 
   /** First in the transaction that has all effects: nobody takes the job over before it ends. */
-  async guard(db: ClientBase, attempt: Attempt): Promise<void> {
-    await this.#mine(db, this.#sql.guard, attempt, this.#leaseMs);
+  async guard(db: ClientBase | MysqlConnection, attempt: Attempt): Promise<void> {
+    if (await this.#inMysql(db, attempt, mysql.CHANGES.guard)) {
+      return;
+    }
+    await this.#mine(db as ClientBase, this.#sql.guard, attempt, this.#leaseMs);
   }
 
   /** The job is done, if the transaction commits. */
-  async finish(db: ClientBase, attempt: Attempt): Promise<void> {
-    await this.#mine(db, this.#sql.finish, attempt);
+  async finish(db: ClientBase | MysqlConnection, attempt: Attempt): Promise<void> {
+    if (await this.#inMysql(db, attempt, mysql.CHANGES.finish)) {
+      return;
+    }
+    await this.#mine(db as ClientBase, this.#sql.finish, attempt);
   }
 
   /** The job is ready again if attempts are left, unless `retry` is false; else it has failed. */
   async fail(
-    db: ClientBase,
+    db: ClientBase | MysqlConnection,
     attempt: Attempt,
     reason: string,
     options: { readonly retry?: boolean } = {},
@@ -174,7 +206,11 @@ export class Attempts {
     checkOptions("fail", options, ["retry"]);
     const { retry = true } = options;
     checkKind("the option retry", retry, typeof retry === "boolean", "true or false");
-    await this.#mine(db, this.#sql.fail, attempt, reason, retry ? this.#maxAttempts : 0);
+    const most = retry ? this.#maxAttempts : 0;
+    if (await this.#inMysql(db, attempt, mysql.CHANGES.fail(reason, most))) {
+      return;
+    }
+    await this.#mine(db as ClientBase, this.#sql.fail, attempt, reason, most);
   }
 
   /**
@@ -185,11 +221,31 @@ export class Attempts {
     db: Pool | ClientBase,
     attempt: Attempt,
     work: (db: ClientBase) => Result | PromiseLike<Result>,
+  ): Promise<Result>;
+  async transact<Result, Connection extends MysqlConnection>(
+    db: MysqlPool<Connection> | Connection,
+    attempt: Attempt,
+    work: (db: Connection) => Result | PromiseLike<Result>,
+  ): Promise<Result>;
+  async transact<Result>(
+    db: JobDatabase,
+    attempt: Attempt,
+    work: (db: never) => Result | PromiseLike<Result>,
   ): Promise<Result> {
     checkWork(work);
-    return alone(db, async (own) => {
+    const other = mysql.mysqlOf(db);
+    if (other !== undefined) {
+      checkAttempt(attempt);
+      return mysql.alone(other, async (own) => {
+        await mysql.mine(own, this.#table, attempt, mysql.CHANGES.guard);
+        const result = await work(own as never);
+        await mysql.mine(own, this.#table, attempt, mysql.CHANGES.finish, true);
+        return result;
+      });
+    }
+    return alone(db as Pool | ClientBase, async (own) => {
       await this.guard(own, attempt);
-      const result = await work(own);
+      const result = await work(own as never);
       const values = [attempt.jobId, attempt.attempt];
       if ((await ask(own, this.#sql.finish, values)).length === 0) {
         // Under the lock of the guard only `work` itself can have ended it.
@@ -201,15 +257,24 @@ export class Attempts {
 
   /** A statement that finds the row of the attempt, or else a refusal. */
   async #mine(db: ClientBase, statement: string, attempt: Attempt, ...more: unknown[]): Promise<void> {
-    const { jobId, attempt: number } = shapeOf(attempt);
-    const isRight = isId(jobId) && Number.isSafeInteger(number);
-    checkKind("the attempt", attempt, isRight, "what take returns");
+    checkAttempt(attempt);
     if ((await ask(db, statement, [attempt.jobId, attempt.attempt, ...more])).length === 0) {
       await ask(db, refusing(this.#table, attempt.jobId, attempt.attempt), []);
     }
   }
 
-  #attempt(row: Record<string, unknown>, worker: string): Attempt {
+  /** Carries a change out, if it is a connection of MySQL or MariaDB. */
+  async #inMysql(db: unknown, attempt: Attempt, change: string | undefined): Promise<boolean> {
+    const other = mysql.mysqlOf(db);
+    if (other === undefined) {
+      return false;
+    }
+    checkAttempt(attempt);
+    await mysql.mine(await mysql.inTransaction(other), this.#table, attempt, change);
+    return true;
+  }
+
+  #attempt(row: Readonly<Record<string, unknown>>, worker: string): Attempt {
     const { id, attempt } = row;
     if (!isId(id)) {
       throw new Invalid(`the job id ${short(id)} is neither an integer nor a UUID`);
@@ -219,6 +284,11 @@ export class Attempts {
     const authority = this.#authority;
     return { jobId: id, attempt: number, token: number, authority, lock: resource, resource, worker, row };
   }
+}
+
+function checkAttempt(attempt: unknown): void {
+  const { jobId, attempt: number } = shapeOf(attempt);
+  checkKind("the attempt", attempt, isId(jobId) && Number.isSafeInteger(number), "what take returns");
 }
 
 /** It becomes part of a resource's name, and of a statement. */

@@ -4,14 +4,19 @@ import { Bearer } from "./bearer.js";
 import type { TlsOptions } from "./certificates.js";
 import { latest, sleepUntil } from "./clock.js";
 import { Endpoints } from "./endpoints.js";
-import { Invalid, LockHeld, type LockHolder } from "./errors.js";
+import { Invalid, LeaseLost, LockHeld, type LockHolder } from "./errors.js";
+import { release } from "./grant.js";
+import { adopt, readExported, type Exported } from "./handover.js";
+import { observe, type Leader, type Looked, type ObserveOptions } from "./election.js";
+import { THROUGH, type Through } from "./exchange.js";
 import { deadline } from "./hold.js";
 import { Lease, type Keeper } from "./lease.js";
 import { checkKind, checkOptions, checkSignal, checkText, short } from "./options.js";
 import { asNumber, asObject, asText, difference, readHolder, unreadable, type Json, type Reply } from "./reply.js";
 import { repeat } from "./retry.js";
 import { Transport } from "./transport.js";
-import { watch, type WatchEvent, type WatchOptions } from "./watch.js";
+import { changes, watch, type WatchEvent, type WatchOptions } from "./watch.js";
+import { Web } from "./web.js";
 import { ACQUIRE_OPTIONS, checkName, DAY, lockPath, Wish, within, type AcquireOptions } from "./wish.js";
 
 const DEFAULT_PATIENCE = 5_000;
@@ -82,8 +87,7 @@ export class Client implements AsyncDisposable {
     checkOptions("new Client", options, ["urls", "token", "tokenFile", "tls", "patienceMs", "marginMs"]);
     this.#patienceMs = within("patienceMs", options.patienceMs ?? DEFAULT_PATIENCE, 1, DAY);
     this.#marginMs = within("marginMs", options.marginMs ?? 0, 0, DAY);
-    const bearer = new Bearer(options);
-    this.#transport = new Transport(new Endpoints(options.urls, bearer.isSet), bearer, options.tls);
+    this.#transport = transportOf(options);
     setMaxListeners(0, this.#closing.signal);
   }
 
@@ -132,7 +136,54 @@ export class Client implements AsyncDisposable {
     }
   }
 
-  /** As `acquire`; undefined instead of `LockHeld`. */
+  /**
+   * Takes over a lease that `lease.export()` handed over: it is renewed at once, and held from the first renewal that is
+   * acknowledged, by this machine's clock. Its token is the same. It is released or lost as any other lease. The signal ends
+   * the call, and not the lease later.
+   *
+   * Throws `LeaseLost` if the lease is over, `Unavailable` if nobody answers, and `Invalid` if the text is not one of an
+   * exported lease. Then nothing is held here. If one of several locks is over, the others are released.
+   */
+  async adopt(text: string, options: { readonly signal?: AbortSignal } = {}): Promise<Lease> {
+    checkOptions("adopt", options, ["signal"]);
+    checkSignal(options.signal);
+    this.#checkOpen();
+    const adopted = this.#adopt(readExported(text), options.signal);
+    this.#inBackground(adopted);
+    return adopted;
+  }
+
+  async #adopt(found: Exported, given: AbortSignal | undefined): Promise<Lease> {
+    const closing = this.#closing.signal;
+    const signal = given === undefined ? closing : AbortSignal.any([given, closing]);
+    const keeper = this.#keeper;
+    try {
+      const grant = await adopt(
+        this.#transport,
+        found,
+        this.#patienceMs,
+        (t0, validForMs) => keeper.deadline(t0, validForMs),
+        signal,
+      );
+      // It was not announced to anybody yet, so the text may be adopted again.
+      signal.throwIfAborted();
+      return Lease.start(keeper, found.wish, grant);
+    } catch (error) {
+      if (error instanceof LeaseLost && found.wish.locks.length > 1) {
+        this.#inBackground(this.#giveUp(found));
+      }
+      throw error;
+    }
+  }
+
+  /** Several locks are useless without the one that is over. */
+  async #giveUp({ wish, grant }: Exported): Promise<void> {
+    for (const lock of wish.locks) {
+      await repeat(this.#transport, release(grant, lock), latest() + 2 * wish.ttlMs);
+    }
+  }
+
+  /** As `acquire`, and undefined instead of `LockHeld`. It asks once, without waiting, unless `waitMs` is given. */
   async tryAcquire(lock: string | readonly string[], options: AcquireOptions = {}): Promise<Lease | undefined> {
     checkOptions("tryAcquire", options, ACQUIRE_OPTIONS);
     try {
@@ -174,8 +225,45 @@ export class Client implements AsyncDisposable {
 
   /** The holder of a lock and the number of waiters. */
   async show(lock: string): Promise<LockInfo> {
+    return lockInfo(await this.#shown(lock));
+  }
+
+  async #shown(lock: string): Promise<Json> {
     checkName(lock);
-    return lockInfo(await this.#ask("GET", lockPath(lock), undefined, lock));
+    return this.#ask("GET", lockPath(lock), undefined, lock);
+  }
+
+  /**
+   * The leader of an election: the holder of the lock, and its value; undefined if nobody leads. Campaigning is `acquire` with
+   * `metadata`, which is the value, and resigning is a release.
+   */
+  async leader(name: string): Promise<Leader | undefined> {
+    return (await this.#look(name)).leader;
+  }
+
+  async #look(name: string): Promise<Looked> {
+    const told = await this.#shown(name);
+    const { holder, readerCount } = lockInfo(told);
+    // A shared lock has no leader.
+    const leads = readerCount === 0 ? holder : undefined;
+    const leader = leads && { clientId: leads.clientId, token: leads.token, value: leads.metadata };
+    return { leader, revision: asNumber(told["revision"]) ?? 0 };
+  }
+
+  /**
+   * Follows an election without end, across broken connections: first the present leader, then each change; undefined while
+   * nobody leads. Leave the loop, or abort the signal, to end it.
+   *
+   * It may skip a leader or a value that another one soon followed, never goes back, and always comes to the latest one.
+   */
+  observe(name: string, options: ObserveOptions = {}): AsyncGenerator<Leader | undefined, void, void> {
+    checkName(name);
+    checkOptions("observe", options, ["signal"]);
+    checkSignal(options.signal);
+    const events = changes(this.#transport, name, options, this.#patienceMs, () => {
+      this.#checkOpen();
+    });
+    return observe(events, name, () => this.#look(name), options.signal);
   }
 
   /** The locks that are held and whose names start with `prefix`, page by page. */
@@ -314,6 +402,16 @@ export class Client implements AsyncDisposable {
   #checkOpen(): void {
     this.#closing.signal.throwIfAborted();
   }
+}
+
+/** HTTP, or the double's way. */
+function transportOf(options: ClientOptions): Transport {
+  const way = (options as Through)[THROUGH];
+  if (way !== undefined) {
+    return new Transport(new Endpoints("http://memory"), way);
+  }
+  const bearer = new Bearer(options);
+  return new Transport(new Endpoints(options.urls, bearer.isSet), new Web(bearer, options.tls));
 }
 
 function lockInfo(told: Json): LockInfo {

@@ -55,7 +55,7 @@ export class LockHeld extends NotAcquired {
   }
 }
 
-/** The lease is over: stop the work. `code` is expired, revoked, superseded, not_held or stale. */
+/** The lease is over: stop the work. `code` is expired, revoked, superseded, not_held or stale; handed_over after `export`. */
 export class LeaseLost extends PalisadeError {
   readonly kind = "lost";
 
@@ -98,4 +98,5 @@ const REASONS: Readonly<Record<string, string>> = {
   revoked: "an operator revoked it",
   superseded: "the same client id acquired the lock again",
   stale: "the lock is held with another token",
+  handed_over: "it was handed over",
 };

@@ -73,3 +73,5 @@ export class Hold {
 }
 
 export const RELEASED = "released";
+/** A lease that was handed over is not held here, and is not released here either. */
+export const HANDED_OVER = "handed_over";

@@ -4,12 +4,14 @@ import { inspect } from "node:util";
 import { earliest, latest, sleepUntil } from "./clock.js";
 import { Invalid, LeaseLost, PalisadeError } from "./errors.js";
 import type { Pass } from "./fence/holder.js";
-import { Hold, RELEASED } from "./hold.js";
+import { about, release, renewal } from "./grant.js";
+import { exported } from "./handover.js";
+import { HANDED_OVER, Hold, RELEASED } from "./hold.js";
 import { checkKind, checkOptions, checkSignal, checkText } from "./options.js";
-import { asText, difference, readRenewal, Reply, unreadable, type Granted, type Json } from "./reply.js";
+import { asText, readRenewal, Reply, unreadable, type Granted } from "./reply.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
-import type { Send, Transport } from "./transport.js";
-import { DAY, lockPath, type Reader, type UpgradeOptions, type Wish } from "./wish.js";
+import type { Transport } from "./transport.js";
+import { DAY, MAX_METADATA_BYTES, type Reader, type UpgradeOptions, type Wish } from "./wish.js";
 
 /** The resource id under which a fence keeps the tokens of one slot of a semaphore. */
 export function slotKey(lock: string, slot: number): string {
@@ -171,9 +173,11 @@ export class Lease implements AsyncDisposable {
    * Gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
    * patience. Releasing again is harmless.
    *
-   * Throws `Unavailable` or `UnknownOutcome` if nobody answered: the lock is then free when the lease expires.
+   * Throws `Unavailable` or `UnknownOutcome` if nobody answered: the lock is then free when the lease expires. Throws
+   * `LeaseLost` for a lease that was handed over: its release is the adopter's.
    */
   async release(): Promise<Released> {
+    this.#checkHere();
     this.#hold.end(RELEASED);
     return this.#release(this.#unreleased, latest() + this.#keeper.patienceMs);
   }
@@ -186,6 +190,7 @@ export class Lease implements AsyncDisposable {
    */
   async releasePart(name: string): Promise<Released> {
     this.#checkName(name);
+    this.#checkHere();
     this.#held.delete(name);
     if (this.#held.size === 0) {
       return this.release();
@@ -304,7 +309,59 @@ export class Lease implements AsyncDisposable {
   }
 
   /**
-   * The token as the authority signs it, for resources that check it with `palisade/fence/sequencer` or with `--keys`.
+   * Changes the value that this leader announces, its metadata: at most 256 bytes; "" takes it back. The token stays, and
+   * observers receive the change. Call it again only after it has returned: of two concurrent calls either value may remain.
+   *
+   * It is repeated for the client's patience. Throws the errors of `release`, `LeaseLost`, and `Invalid` for a reader, permits
+   * and several locks.
+   */
+  async proclaim(value: string): Promise<void> {
+    checkText("the value", value);
+    const bytes = Buffer.byteLength(value);
+    if (bytes > MAX_METADATA_BYTES) {
+      throw new Invalid(`the value has ${bytes} bytes; 0 to ${MAX_METADATA_BYTES} are allowed`);
+    }
+    if (this.shared || this.slots.length > 0 || this.locks.length > 1) {
+      throw new Invalid("a leader holds one exclusive lock: readers, permits and several locks have no value");
+    }
+    this.check();
+    const said = about(this.#grant, this.lock, "/proclaim", { fencing_token: this.token }, { value });
+    const answer = await repeat(this.#keeper.transport, said, latest() + this.#keeper.patienceMs);
+    if (answer.over) {
+      this.#lose(this.lock, answer.code);
+      throw new LeaseLost(answer.code, this.lock, this.token);
+    }
+    if (answer.status !== 200) {
+      throw answer.error();
+    }
+  }
+
+  /**
+   * Hands the lease over: the text is for `client.adopt`, in another process or on another machine. From the call on the lease
+   * is not held here: it is not renewed, `check` throws a `LeaseLost` with the code handed_over, and the end of the scope sends
+   * nothing. It is no loss, so `lost` stays pending.
+   *
+   * The text contains the lease key, which allows to renew and to release: treat it as a secret. Give it to one adopter: two
+   * could not tell that both hold the lease, and the fence takes the token from either. An adopter has to be there before the
+   * lease expires.
+   *
+   * Throws `LeaseLost` if the lease is not held, and `Invalid` while an upgrade is under way.
+   */
+  export(): string {
+    if (this.#upgrading) {
+      throw new Invalid(`an upgrade of ${this.#quoted()} is under way: hand over the lease that it returns`);
+    }
+    this.check();
+    const held = this.locks.filter((lock) => this.#held.has(lock));
+    const text = exported(this.#wish, this.#grant, held);
+    this.#hold.end(HANDED_OVER);
+    // A part that was given up, and whose release nobody acknowledged, would be renewed with the others.
+    this.#giveBack([...this.#unreleased].filter((lock) => !held.includes(lock)));
+    return text;
+  }
+
+  /**
+   * The token as the authority signs it, for resources that check it with `palisade-client/fence/sequencer` or with `--keys`.
    * `name`: which of several locks. It is a secret until the next grant: send it with TLS only, and keep it out of logs.
    *
    * It asks the server for the client's patience. Throws `LeaseLost` if the lease is over, and `Unavailable` or
@@ -318,7 +375,7 @@ export class Lease implements AsyncDisposable {
     const until = latest() + this.#keeper.patienceMs;
     const answer = await repeat(
       this.#keeper.transport,
-      this.#send(name, "/sequencer", { fencing_token: this.token }),
+      about(this.#grant, name, "/sequencer", { fencing_token: this.token }),
       until,
     );
     if (answer.over) {
@@ -376,15 +433,21 @@ export class Lease implements AsyncDisposable {
     }
   }
 
-  #giveBack(): void {
-    this.#keeper.inBackground(this.#release(this.#unreleased, latest() + 2 * this.#wish.ttlMs));
+  /** The release of a lease that was handed over is the adopter's. */
+  #checkHere(): void {
+    if (this.#hold.reason === HANDED_OVER) {
+      throw this.#loss();
+    }
+  }
+
+  #giveBack(locks: Iterable<string> = this.#unreleased): void {
+    this.#keeper.inBackground(this.#release(locks, latest() + 2 * this.#wish.ttlMs));
   }
 
   async #release(locks: Iterable<string>, until: number): Promise<Released> {
     let heaviest = 0;
     for (const lock of [...locks]) {
-      const released = { fencing_token: this.grantId, released: true, authority: this.authority };
-      const answer = await repeat(this.#keeper.transport, this.#send(lock, "/release", released), until);
+      const answer = await repeat(this.#keeper.transport, release(this.#grant, lock), until);
       if (!answer.over && answer.status !== 200) {
         throw answer.error();
       }
@@ -425,9 +488,7 @@ export class Lease implements AsyncDisposable {
       const t0 = earliest();
       const now = latest();
       const until = now + Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
-      const own = { fencing_token: this.token, authority: this.authority };
-      const send = this.#send(lock, "/renew", { ...own, lock_acquired: undefined, released: undefined });
-      const answer = await this.#keeper.transport.send(send, until, this.#renewals.signal);
+      const answer = await this.#keeper.transport.send(renewal(this.#grant, lock), until, this.#renewals.signal);
       if (!(answer instanceof Reply)) {
         return false;
       }
@@ -463,24 +524,11 @@ export class Lease implements AsyncDisposable {
     }
   }
 
-  /** Names the grant by both of its names: a late copy can never touch a later grant. A good answer has the `wanted` fields. */
-  #send(lock: string, verb: string, wanted: Json): Send {
-    const body = { lock_token: this.#grant.leaseKey, fencing_token: this.grantId };
-    const differs = (answer: Reply): string | undefined => {
-      if (answer.status === 200) {
-        return difference(answer, { resource_id: lock, ...wanted });
-      }
-      const ended = answer.endedGrant;
-      return ended === undefined || ended === this.grantId ? undefined : "another grant is over";
-    };
-    return { method: "POST", path: lockPath(lock, verb), body, differs };
-  }
-
   #over(code: string): void {
     this.#keeper.leases.delete(this);
     this.#renewals.abort();
     const loss = this.#loss();
-    if (code !== RELEASED) {
+    if (code !== RELEASED && code !== HANDED_OVER) {
       this.#announce(loss);
     }
     this.#ended.abort(loss);

@@ -176,7 +176,7 @@ export function readGrant(t0: number, { body }: Reply, { shared, permits }: Want
 }
 
 /** Rising numbers from 1; none where they are missing. */
-function asSlots(value: unknown): readonly number[] | undefined {
+export function asSlots(value: unknown): readonly number[] | undefined {
   const slots: unknown = value === undefined ? [] : value;
   const isRising = (slot: unknown, at: number, all: unknown[]): slot is number =>
     Number.isInteger(slot) && Number(slot) <= MAX_PERMITS && Number(slot) > (at === 0 ? 0 : Number(all[at - 1]));

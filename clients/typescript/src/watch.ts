@@ -1,6 +1,5 @@
-import type { IncomingMessage } from "node:http";
-
 import { Alarm, latest } from "./clock.js";
+import type { Answer, Opened } from "./exchange.js";
 import { asNumber, asText, asToken, Fault, parsed, Reply } from "./reply.js";
 import { attemptTime, Backoff } from "./retry.js";
 import { readAll, type Transport } from "./transport.js";
@@ -8,11 +7,22 @@ import { readAll, type Transport } from "./transport.js";
 /** A server writes a comment each 15 s. */
 const SILENCE = 45_000;
 const MAX_LINE = 1 << 20;
-const KINDS: ReadonlySet<string> = new Set(["granted", "released", "expired", "revoked", "superseded"]);
+const KINDS: ReadonlySet<string> = new Set([
+  "granted",
+  "proclaimed",
+  "opened",
+  "released",
+  "expired",
+  "revoked",
+  "superseded",
+]);
 
-/** One change of a lock. An event is news, not proof: a holder learns of a loss from its own deadline. */
+/**
+ * One change of a lock. An event is news, not proof: a holder learns of a loss from its own deadline. In an `opened` one, by an
+ * operator, the token is that of the last grant, and `clientId` is "".
+ */
 export interface LockEvent {
-  readonly kind: "granted" | "released" | "expired" | "revoked" | "superseded";
+  readonly kind: "granted" | "proclaimed" | "opened" | "released" | "expired" | "revoked" | "superseded";
   /** Where to go on after this event. */
   readonly revision: number | undefined;
   readonly lock: string;
@@ -21,6 +31,8 @@ export interface LockEvent {
   readonly reason: string | undefined;
   /** The number that names a shared grant. */
   readonly grantId: number | undefined;
+  /** The server's wall clock at the change, for people. */
+  readonly time: string | undefined;
 }
 
 /** Changes that did not arrive: list the locks again. */
@@ -32,6 +44,8 @@ export interface MissedEvent {
 }
 
 export type WatchEvent = LockEvent | MissedEvent;
+/** A watch says so, too, when it is connected: later changes will arrive. */
+export type Change = WatchEvent | { readonly kind: "connected" };
 
 export interface WatchOptions {
   /**
@@ -43,14 +57,22 @@ export interface WatchOptions {
   readonly signal?: AbortSignal;
 }
 
+export async function* watch(...of: Parameters<typeof changes>): AsyncGenerator<WatchEvent, void, void> {
+  for await (const change of changes(...of)) {
+    if (change.kind !== "connected") {
+      yield change;
+    }
+  }
+}
+
 /** Changes across broken connections, after the last event that was seen. `checkOpen` throws if the client is closed. */
-export async function* watch(
+export async function* changes(
   transport: Transport,
   prefix: string,
   { after, signal }: WatchOptions,
   patienceMs: number,
   checkOpen: () => void,
-): AsyncGenerator<WatchEvent, void, void> {
+): AsyncGenerator<Change, void, void> {
   let position = after;
   let opened = false;
   const pauses = new Backoff();
@@ -84,6 +106,7 @@ export async function* watch(
           yield { kind: "missed", revision: undefined, missed: undefined };
         }
         opened = true;
+        yield { kind: "connected" };
         for await (const block of stream.blocks()) {
           pauses.reset();
           position = block.revision ?? position;
@@ -116,17 +139,17 @@ class Broken extends Error {}
 /** One connection, which ends after 45 s of silence. A server sends the head of its answer at once. */
 class Stream {
   readonly address: string;
-  readonly #exchange: ReturnType<Transport["open"]>;
+  readonly #opened: Opened;
   readonly #silence: Alarm;
   #heard = latest();
-  #head: IncomingMessage | undefined;
+  #answer: Answer | undefined;
 
   constructor(transport: Transport, prefix: string, after: number | undefined, patienceMs: number) {
     const query = new URLSearchParams({ prefix, ...(after === undefined ? {} : { after_revision: String(after) }) });
     this.address = transport.endpoints.current();
-    this.#exchange = transport.open(this.address, { method: "GET", path: `/v1/watch?${query.toString()}` });
+    this.#opened = transport.open(this.address, { method: "GET", path: `/v1/watch?${query.toString()}` });
     this.#silence = new Alarm(
-      () => this.#heard + (this.#head === undefined ? attemptTime(0, patienceMs, patienceMs) : SILENCE),
+      () => this.#heard + (this.#answer === undefined ? attemptTime(0, patienceMs, patienceMs) : SILENCE),
       () => {
         this.close();
       },
@@ -136,12 +159,12 @@ class Stream {
   /** Undefined: the stream is open. Otherwise the server's answer. */
   async open(): Promise<Reply | undefined> {
     try {
-      this.#head = await this.#exchange.head;
+      this.#answer = await this.#opened.answer;
       this.#heard = latest();
-      if (this.#head.statusCode === 200) {
+      if (this.#answer.status === 200) {
         return undefined;
       }
-      const answer = Reply.read(this.#head.statusCode ?? 0, await readAll(this.#head));
+      const answer = Reply.read(this.#answer.status, await readAll(this.#answer));
       if (answer instanceof Reply) {
         return answer;
       }
@@ -165,13 +188,13 @@ class Stream {
 
   close(): void {
     this.#silence.stop();
-    this.#exchange.destroy(new Broken("the stream was closed"));
+    this.#opened.destroy(new Broken("the stream was closed"));
   }
 
   async *#lines(): AsyncGenerator<string, void, void> {
     const decoder = new TextDecoder();
     let rest = "";
-    const parts = (this.#head as IncomingMessage)[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
+    const parts = (this.#answer as Answer).body[Symbol.asyncIterator]();
     for (;;) {
       const part = await parts.next().catch((error: unknown) => Promise.reject(broken(error)));
       if (part.done === true) {
@@ -242,6 +265,7 @@ export class Block {
       token,
       reason: asText(told["reason"]),
       grantId: asToken(told["grant_id"]),
+      time: asText(told["time"]),
     };
   }
 }

@@ -13,7 +13,7 @@ const DEFAULT_TTL = 15_000;
 const DEFAULT_WAIT = 30_000;
 const MIN_TTL = 100;
 const MAX_LOCK_DELAY = 60_000;
-const MAX_METADATA_BYTES = 256;
+export const MAX_METADATA_BYTES = 256;
 const MAX_LOCKS = 64;
 const ABANDON_TIME = 2_000;
 /** A server that is asked to wait says so after this time: proxies end connections on which nothing comes. */
@@ -78,7 +78,7 @@ export interface UpgradeOptions {
   readonly signal?: AbortSignal;
 }
 
-/** The reader that an upgrade makes the writer. @internal */
+/** The reader that an upgrade makes the writer. */
 export interface Reader {
   /** Whether it holds, at this moment. */
   readonly held: boolean;
@@ -112,7 +112,7 @@ export class Wish {
   readonly mode: Mode;
   readonly permits: Permits | undefined;
   readonly #delays: { readonly lock_delay_ms?: number; readonly at_least_for_ms?: number };
-  readonly #metadata: string | undefined;
+  readonly metadata: string | undefined;
   readonly #under: Under | undefined;
   /** The caller's. */
   readonly signal: AbortSignal | undefined;
@@ -145,7 +145,7 @@ export class Wish {
         "several locks at once are exclusive: leave out shared, update, permits, lockDelayMs and atLeastForMs",
       );
     }
-    this.#metadata = options.metadata;
+    this.metadata = options.metadata;
     this.signal = options.signal;
     this.#under = under;
   }
@@ -174,7 +174,7 @@ export class Wish {
   /** The options that stay the same when the mode changes. */
   get #asked(): AcquireOptions {
     const { clientId, ttlMs } = this;
-    return { clientId, ttlMs, ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }) };
+    return { clientId, ttlMs, ...(this.metadata === undefined ? {} : { metadata: this.metadata }) };
   }
 
   /** The first one represents all of them in paths and messages. */
@@ -308,7 +308,7 @@ export class Wish {
         wait_ms: Math.ceil(waitMs),
         ...(waitMs === 0 || pollMs === undefined ? {} : { poll_ms: pollMs }),
         request_id: this.requestId,
-        ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }),
+        ...(this.metadata === undefined ? {} : { metadata: this.metadata }),
       },
     };
   }

@@ -15,7 +15,9 @@ import * as mysql from "../src/fence/mysql.js";
 import * as pg from "../src/fence/pg.js";
 import * as s3 from "../src/fence/s3.js";
 import * as sequencer from "../src/fence/sequencer.js";
+import * as sqlite from "../src/fence/sqlite.js";
 import * as palisade from "../src/index.js";
+import * as testing from "../src/testing/index.js";
 import { connect, serve } from "./servers.js";
 
 const ODD = {
@@ -134,6 +136,10 @@ const resource = async (): Promise<s3.Resource> => (await store()).resource("a")
 const { x } = generateKeyPairSync("ed25519").publicKey.export({ format: "jwk" });
 const keys = new sequencer.Keys(JSON.stringify({ issuer: "a", keys: [{ kty: "OKP", crv: "Ed25519", kid: "k", x }] }));
 
+const row = { get: () => ({ token: 7, written: 0 }), run: done };
+const file = { exec: done, prepare: () => row, isTransaction: true };
+const memory = new testing.MemoryServer();
+
 const FENCES: readonly Row[] = [
   ["dynamodb.Item client", [], (odd) => new dynamodb.Item(odd, "t", key)],
   ["dynamodb.Item table", TEXTS, (odd) => new dynamodb.Item(table, odd, key)],
@@ -226,6 +232,105 @@ const FENCES: readonly Row[] = [
   ["mysql.claimStatement rule", RULE, (odd) => mysql.claimStatement("a", 7, odd)],
   ["mysql.rejection error", Object.keys(ODD) as Kind[], (odd) => mysql.rejection(odd)],
   ["pg.rejection error", Object.keys(ODD) as Kind[], (odd) => pg.rejection(odd)],
+  ["sqlite.transact connection", [], (odd) => sqlite.transact(odd, "a", 7, work)],
+  ["sqlite.transact resource", ["text"], (odd) => sqlite.transact(file, odd, 7, work)],
+  ["sqlite.transact holder", HOLDER, (odd) => sqlite.transact(file, "a", odd, work)],
+  ["sqlite.transact work", ["work"], (odd) => sqlite.transact(file, "a", 7, odd)],
+  ["sqlite.transact rule", RULE, (odd) => sqlite.transact(file, "a", 7, work, odd)],
+  ["sqlite.transactAll holders", ["object"], (odd) => sqlite.transactAll(file, odd, work)],
+  [
+    "sqlite.claim connection",
+    [],
+    (odd) => {
+      sqlite.claim(odd, "a", 7);
+    },
+  ],
+  [
+    "sqlite.claim resource",
+    ["text"],
+    (odd) => {
+      sqlite.claim(file, odd, 7);
+    },
+  ],
+  [
+    "sqlite.claimAll holders",
+    ["object"],
+    (odd) => {
+      sqlite.claimAll(file, odd);
+    },
+  ],
+  [
+    "sqlite.check holder",
+    HOLDER,
+    (odd) => {
+      sqlite.check(file, "a", odd);
+    },
+  ],
+  [
+    "sqlite.check rule",
+    RULE,
+    (odd) => {
+      sqlite.check(file, "a", 7, odd);
+    },
+  ],
+  ["sqlite.write number", WRITES, (odd) => sqlite.write(file, "a", 7, odd)],
+  ["sqlite.write sequence", NUMBERS, (odd) => sqlite.write(file, "a", 7, { sequence: odd })],
+  ["sqlite.write digest", [ABSENT, "bigint"], (odd) => sqlite.write(file, "a", 7, { sequence: 1, digest: odd })],
+  [
+    "sqlite.record sequence",
+    NUMBERS,
+    (odd) => {
+      sqlite.record(file, "a", 7, odd, new Uint8Array());
+    },
+  ],
+  [
+    "sqlite.record result",
+    ["bytes"],
+    (odd) => {
+      sqlite.record(file, "a", 7, 1, odd);
+    },
+  ],
+  ["sqlite.why connection", [], (odd) => sqlite.why(odd, "a", undefined)],
+  ["sqlite.why resource", ["text"], (odd) => sqlite.why(file, odd, undefined)],
+  ["sqlite.why error", Object.keys(ODD) as Kind[], (odd) => sqlite.why(file, "a", odd)],
+  ["testing.MemoryServer.client options", [ABSENT], (odd) => memory.client(odd)],
+  [
+    "testing.MemoryServer.expire lock",
+    ["text"],
+    (odd) => {
+      memory.expire(odd);
+    },
+  ],
+  [
+    "testing.MemoryServer.revoke lock",
+    ["text"],
+    (odd) => {
+      memory.revoke(odd);
+    },
+  ],
+  [
+    "testing.MemoryServer.revoke reason",
+    [ABSENT, ...TEXTS],
+    (odd) => {
+      memory.revoke("x", odd);
+    },
+  ],
+  [
+    "testing.MemoryServer.hold lock",
+    ["text"],
+    (odd) => {
+      memory.hold(odd).release();
+    },
+  ],
+  [
+    "testing.MemoryServer.hold clientId",
+    [ABSENT, "text"],
+    (odd) => {
+      memory.hold("y", odd).release();
+    },
+  ],
+  ["testing.MemoryServer.tokens lock", ["text"], (odd) => memory.tokens(odd)],
+  ["testing.MemoryServer.holder lock", ["text"], (odd) => memory.holder(odd)],
 ];
 
 function ofTheClient(client: palisade.Client, lease: palisade.Lease, reader: palisade.Lease): readonly Row[] {
@@ -261,6 +366,13 @@ function ofTheClient(client: palisade.Client, lease: palisade.Lease, reader: pal
     ["palisade.Client.watch options", [], (odd) => client.watch("", orNull(odd))],
     ["palisade.Client.watch after", optional("number", "zero"), (odd) => watched(client, "", { after: odd })],
     ["palisade.Client.watch signal", optional(), (odd) => void client.watch("", { signal: odd }).return()],
+    ["palisade.Client.adopt text", [], (odd) => client.adopt(odd)],
+    ["palisade.Client.adopt options", [], (odd) => client.adopt("x", orNull(odd))],
+    ["palisade.Client.leader name", ["text"], (odd) => client.leader(odd)],
+    ["palisade.Client.observe name", ["text"], (odd) => observed(client, odd)],
+    ["palisade.Client.observe options", [], (odd) => client.observe("x", orNull(odd))],
+    ["palisade.Client.observe signal", optional(), (odd) => void client.observe("x", { signal: odd }).return()],
+    ["palisade.Lease.proclaim value", TEXTS, (odd) => lease.proclaim(odd)],
     ["palisade.Client.breakLock lock", ["text"], (odd) => client.breakLock(odd, 5)],
     ["palisade.Client.breakLock token", ["number"], (odd) => client.breakLock("x", odd)],
     ["palisade.Client.breakLock reason", optional(...TEXTS), (odd) => client.breakLock("x", 5, odd)],
@@ -281,6 +393,11 @@ function ofTheClient(client: palisade.Client, lease: palisade.Lease, reader: pal
 async function watched(client: palisade.Client, prefix: string, options: palisade.WatchOptions): Promise<void> {
   const leaving = new AbortController();
   await begun(client.watch(prefix, { ...options, signal: leaving.signal }), leaving);
+}
+
+async function observed(client: palisade.Client, name: string): Promise<void> {
+  const leaving = new AbortController();
+  await begun(client.observe(name, { signal: leaving.signal }), leaving);
 }
 
 test("each function of a fence, given each value, works or names what to pass", async () => {
@@ -314,6 +431,7 @@ const INTERNAL = [
   "palisade.Client.close",
   "palisade.Lease",
   "palisade.Lease.check",
+  "palisade.Lease.export",
   "palisade.Lease.leave",
   "palisade.Lease.release",
   "palisade.Lease.toString",
@@ -323,6 +441,12 @@ const INTERNAL = [
   "s3.Store.isEmpty",
   "s3.Store.put",
   "sequencer.checkCovers",
+  "testing.Held",
+  "testing.Held.release",
+  "testing.MemoryServer",
+  "testing.MemoryServer.down",
+  "testing.MemoryServer.stall",
+  "testing.MemoryServer.up",
 ];
 
 function everyFunction(): string[] {
@@ -337,6 +461,8 @@ function everyFunction(): string[] {
     palisade,
     s3,
     sequencer,
+    sqlite,
+    testing,
   })) {
     for (const [name, value] of Object.entries(exported) as [string, unknown][]) {
       if (typeof value !== "function" || value.prototype instanceof Error) {

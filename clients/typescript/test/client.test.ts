@@ -7,10 +7,10 @@ import { test } from "node:test";
 import { inspect } from "node:util";
 
 import { Client, Invalid, LeaseLost, LockHeld, Unavailable } from "../src/index.js";
+import { onBoth } from "./both.js";
 import { connect, folder, served, until } from "./servers.js";
 
-test("a lock is acquired, shown, denied to others and released", async (t) => {
-  const { client } = await served(t);
+onBoth("a lock is acquired, shown, denied to others and released", async ({ client }) => {
   const lease = await client.acquire("a b/c", { ttlMs: 10_000, metadata: "nightly", clientId: "worker" });
   assert.ok(lease.token >= 1 && lease.authority.length === 32 && lease.held);
   assert.ok(lease.remainingMs > 5_000 && lease.remainingMs < 10_000);
@@ -35,8 +35,7 @@ test("a lock is acquired, shown, denied to others and released", async (t) => {
   await next.release();
 });
 
-test("a waiting acquire is granted when the lock is free", async (t) => {
-  const { client } = await served(t);
+onBoth("a waiting acquire is granted when the lock is free", async ({ client }) => {
   const first = await client.acquire("orders");
   const second = client.acquire("orders", { waitMs: 60_000 });
   await until(async () => (await client.show("orders")).waiters === 1);
@@ -44,8 +43,7 @@ test("a waiting acquire is granted when the lock is free", async (t) => {
   await (await second).release();
 });
 
-test("a loss aborts the signal, resolves the promise and says why", async (t) => {
-  const { client } = await served(t);
+onBoth("a loss aborts the signal, resolves the promise and says why", async ({ client }) => {
   const lease = await client.acquire("orders", { ttlMs: 1_000 });
   await client.breakLock("orders", lease.token, "the test");
   const loss = await lease.lost;
@@ -55,8 +53,7 @@ test("a loss aborts the signal, resolves the promise and says why", async (t) =>
   assert.equal(await lease.release(), "over");
 });
 
-test("a second acquire with the same client id takes the lock over", async (t) => {
-  const { client } = await served(t);
+onBoth("a second acquire with the same client id takes the lock over", async ({ client }) => {
   const first = await client.acquire("orders", { clientId: "me", ttlMs: 1_000 });
   const second = await client.acquire("orders", { clientId: "me" });
   assert.equal((await first.lost).code, "superseded");
@@ -64,17 +61,15 @@ test("a second acquire with the same client id takes the lock over", async (t) =
   await second.release();
 });
 
-test("a server that is silent ends the lease at its deadline", async (t) => {
-  const { client, server } = await served(t);
+onBoth("a server that is silent ends the lease at its deadline", async ({ client, stop, resume }) => {
   const lease = await client.acquire("orders", { ttlMs: 1_000 });
-  server.process.kill("SIGSTOP");
+  stop();
   const loss = await lease.lost;
-  server.process.kill("SIGCONT");
+  resume();
   assert.equal(loss.code, "expired");
 });
 
-test("an event loop that is blocked past the lease sees the loss before anything else", async (t) => {
-  const { client } = await served(t);
+onBoth("an event loop that is blocked past the lease sees the loss before anything else", async ({ client }) => {
   const lease = await client.acquire("orders", { ttlMs: 3_000 });
   // real time: the lease has to end meanwhile.
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_100);
@@ -84,8 +79,7 @@ test("an event loop that is blocked past the lease sees the loss before anything
   assert.equal((await lease.lost).code, "expired");
 });
 
-test("withLock releases, and tells a loss as such", async (t) => {
-  const { client } = await served(t);
+onBoth("withLock releases, and tells a loss as such", async ({ client }) => {
   assert.equal(await client.withLock("orders", {}, (lease) => lease.lock), "orders");
   const mistake = new Error("a mistake");
   await assert.rejects(
@@ -102,8 +96,7 @@ test("withLock releases, and tells a loss as such", async (t) => {
   await assert.rejects(work, LeaseLost);
 });
 
-test("await using releases at the end of the scope", async (t) => {
-  const { client } = await served(t);
+onBoth("await using releases at the end of the scope", async ({ client }) => {
   {
     await using lease = await client.acquire("orders");
     lease.check();
@@ -111,8 +104,7 @@ test("await using releases at the end of the scope", async (t) => {
   assert.equal((await client.show("orders")).holder, undefined);
 });
 
-test("readers share a token, are named by their grant ids, and keep a writer out", async (t) => {
-  const { client } = await served(t);
+onBoth("readers share a token, are named by their grant ids, and keep a writer out", async ({ client }) => {
   const one = await client.acquire("report", { shared: true, ttlMs: 1_000 });
   const other = await client.acquire("report", { shared: true });
   assert.ok(one.shared && one.token === other.token && one.grantId !== other.grantId);
@@ -126,11 +118,13 @@ test("readers share a token, are named by their grant ids, and keep a writer out
   await other.release();
 });
 
-test("a semaphore is shown and resized", async (t) => {
-  const { client } = await served(t);
+onBoth("a semaphore is shown and resized", async ({ client }) => {
   const both = await client.acquire("gpu", { permits: { count: 2, of: 2 } });
   const shown = await client.show("gpu");
   assert.deepEqual([shown.permits, shown.readers.map(({ slots }) => slots)], [2, [[1, 2]]]);
+  for (const of of [0, 65]) {
+    await assert.rejects(client.resize("gpu", of), Invalid);
+  }
   await client.resize("gpu", 3);
   const third = await client.acquire("gpu", { permits: { count: 1, of: 3 } });
   assert.deepEqual(third.slots, [3]);
@@ -140,8 +134,7 @@ test("a semaphore is shown and resized", async (t) => {
   both.check();
 });
 
-test("a writer becomes a reader in one step, and what it was is over without a loss", async (t) => {
-  const { client } = await served(t);
+onBoth("a writer becomes a reader in one step, and what it was is over without a loss", async ({ client }) => {
   const writer = await client.acquire("report", { metadata: "nightly" });
   assert.ok(!writer.shared && writer.grantId === writer.token);
   let lost = false;
@@ -161,21 +154,19 @@ test("a writer becomes a reader in one step, and what it was is over without a l
   await assert.rejects(writer.downgrade(), LeaseLost);
 });
 
-test("a downgrade that is cancelled leaves no lock behind", async (t) => {
-  const { client, server } = await served(t);
+onBoth("a downgrade that is cancelled leaves no lock behind", async ({ client, stop, resume }) => {
   const writer = await client.acquire("report");
-  server.process.kill("SIGSTOP");
+  stop();
   const cancel = new AbortController();
   const reader = writer.downgrade({ signal: cancel.signal });
   assert.ok(!writer.held);
   cancel.abort();
   await assert.rejects(reader, { name: "AbortError" });
-  server.process.kill("SIGCONT");
+  resume();
   await until(async () => (await client.show("report")).holder === undefined);
 });
 
-test("a cancelled acquire leaves the queue, and rejects with the signal's reason", async (t) => {
-  const { client } = await served(t);
+onBoth("a cancelled acquire leaves the queue, and rejects with the signal's reason", async ({ client }) => {
   const lease = await client.acquire("orders");
   const cancel = new AbortController();
   const waiting = client.acquire("orders", { waitMs: 3_600_000, signal: cancel.signal });
@@ -189,8 +180,7 @@ test("a cancelled acquire leaves the queue, and rejects with the signal's reason
   await lease.release();
 });
 
-test("a grant that meets the abort is given back", async (t) => {
-  const { client } = await served(t);
+onBoth("a grant that meets the abort is given back", async ({ client }) => {
   for (let round = 0; round < 20; round += 1) {
     const cancel = new AbortController();
     const acquire = client.acquire("orders", { signal: cancel.signal, waitMs: 60_000 });
@@ -204,8 +194,7 @@ test("a grant that meets the abort is given back", async (t) => {
   await (await client.acquire("orders", { waitMs: 60_000, ttlMs: 1_000 })).release();
 });
 
-test("list and watch", async (t) => {
-  const { client } = await served(t);
+onBoth("list and watch", async ({ client }) => {
   const leases = [];
   for (const name of ["a/1", "a/2", "b"]) {
     leases.push(await client.acquire(name));
@@ -219,6 +208,8 @@ test("list and watch", async (t) => {
   const seen = [];
   for await (const event of client.watch("a/", { after: 0 })) {
     assert.equal(event.kind, "granted");
+    const age = Date.now() - Date.parse(event.time ?? "");
+    assert.ok(Math.abs(age) < 3_600_000, event.time);
     seen.push(event.lock);
     if (seen.length === 2) {
       break;
@@ -230,8 +221,7 @@ test("list and watch", async (t) => {
   }
 });
 
-test("a watch ends with its signal, and with its client", async (t) => {
-  const { client } = await served(t);
+onBoth("a watch ends with its signal, and with its client", async ({ client }) => {
   const end = new AbortController();
   const next = client.watch("", { signal: end.signal }).next();
   // real time: it may be under way or not, and ends all the same.
@@ -245,8 +235,7 @@ test("a watch ends with its signal, and with its client", async (t) => {
   await assert.rejects(other, Invalid);
 });
 
-test("a watch of another authority says that something was missed", async (t) => {
-  const { client } = await served(t);
+onBoth("a watch of another authority says that something was missed", async ({ client }) => {
   const lease = await client.acquire("orders");
   for await (const event of client.watch("", { after: 2 ** 40 })) {
     assert.equal(event.kind, "missed");

@@ -26,6 +26,7 @@ interface Command {
   readonly token: number;
   readonly reason: string;
   readonly count: number;
+  readonly text: string;
 }
 
 type Answer = Record<string, unknown>;
@@ -122,6 +123,10 @@ async function carryOut(command: Command): Promise<Answer> {
       const signal = cancellable(command);
       return taken(command, await lease(command.grant).upgrade({ waitMs: command.wait_ms, signal }));
     }
+    case "export":
+      return { text: lease(command.grant).export() };
+    case "adopt":
+      return taken(command, await connected().adopt(command.text));
     case "cancel":
       acquires.get(command.target)?.abort();
       return {};
@@ -190,7 +195,7 @@ say({
   event: "hello",
   client: "typescript",
   wire: "http",
-  can: ["addresses", "cancel", "delays", "list", "permits", "sets", "shared", "tls", "update", "watch"],
+  can: ["addresses", "cancel", "delays", "handover", "list", "permits", "sets", "shared", "tls", "update", "watch"],
 });
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))

@@ -1,4 +1,6 @@
 /** The examples of the README, as they stand there. */
+import assert from "node:assert/strict";
+
 import type { S3Client } from "@aws-sdk/client-s3";
 import type { Redis } from "ioredis";
 import type { Pool } from "pg";
@@ -8,7 +10,9 @@ import { CLAIM, fencedFetch, numbered, throwIfRejected } from "../src/fence/http
 import { Resource } from "../src/fence/ioredis.js";
 import { Store } from "../src/fence/s3.js";
 import { Keys } from "../src/fence/sequencer.js";
+import { transact, type Database } from "../src/fence/sqlite.js";
 import { Client, LockHeld, type Lease } from "../src/index.js";
+import { MemoryServer } from "../src/testing/index.js";
 
 export async function report(work: (part: number, signal: AbortSignal) => Promise<void>): Promise<void> {
   // prettier-ignore
@@ -24,6 +28,35 @@ try {
   if (!(error instanceof LockHeld)) throw error;
   console.log("busy:", error.holder?.clientId, "try again in", error.retryAfterMs, "ms");
 }
+}
+}
+
+export async function follow(client: Client, console: { log(text: string): void }): Promise<void> {
+  // prettier-ignore
+  {
+for await (const leader of client.observe("db-primary")) {
+  console.log(leader === undefined ? "nobody leads" : `${leader.clientId} leads at ${leader.value}`);
+}
+}
+}
+
+export async function withoutServer(): Promise<void> {
+  // prettier-ignore
+  {
+const server = new MemoryServer();
+const other = server.hold("orders", "another worker");
+assert.equal(await server.client().tryAcquire("orders"), undefined);
+other.release();
+const lease = await server.client().acquire("orders", { ttlMs: 300 });
+server.revoke("orders", "the test"); // the holder learns of it from its next renewal
+assert.equal((await lease.lost).code, "revoked");
+}
+}
+
+export function addOrderToFile(db: Database, lease: Lease): void {
+  // prettier-ignore
+  {
+transact(db, "orders", lease, () => db.exec("UPDATE orders SET total = total + 1"));
 }
 }
 

@@ -12,7 +12,8 @@ import { CreateBucketCommand, S3Client } from "@aws-sdk/client-s3";
 import { Redis } from "ioredis";
 import pg from "pg";
 
-import { addOrder, pay, presentSigned, report, takeApples } from "./examples.js";
+import { Client } from "../src/index.js";
+import { addOrder, follow, pay, presentSigned, report, takeApples, withoutServer } from "./examples.js";
 import { binary, folder, palisade, postgres, redis, ROOT, s3, serve, served } from "./servers.js";
 
 const PACKAGE = join(ROOT, "clients/typescript");
@@ -65,6 +66,7 @@ test("from npm install to a fenced write, in a folder of its own", async (t) => 
 
   // It is typed: the compiler finds every entry point of the package, and the wrong argument.
   const entries = ["", "/fence", "/fence/http", "/fence/ioredis", "/fence/pg", "/fence/s3", "/fence/sequencer"];
+  entries.push("/fence/sqlite", "/testing");
   const check = entries
     .map((entry, number) => `import * as n${number} from "palisade-client${entry}"; void n${number};`)
     .join("\n");
@@ -113,6 +115,18 @@ test("the other examples run", async (t) => {
   });
   assert.deepEqual(parts, [1, 2, 3]);
   await client.withLock("invoices", {}, (lease) => presentSigned(server.url, lease));
+
+  await withoutServer();
+  await client.withLock("db-primary", { clientId: "node-1", metadata: "10.0.0.7:5432" }, async () => {
+    const observer = new Client();
+    const said: string[] = [];
+    const log = (text: string): void => {
+      said.push(text);
+      void observer.close();
+    };
+    await assert.rejects(follow(observer, { log }), { message: /the client is closed/ });
+    assert.deepEqual(said, ["node-1 leads at 10.0.0.7:5432"]);
+  });
 
   const cache = new Redis(await redis(t));
   await client.withLock("stock", {}, (lease) => takeApples(cache, lease));

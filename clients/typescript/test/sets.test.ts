@@ -7,15 +7,14 @@ import { presented, type Holder } from "../src/fence/holder.js";
 import { Rejected } from "../src/fence/index.js";
 import { decide, EMPTY, type FenceRecord } from "../src/fence/rule.js";
 import { Client, Invalid, LeaseLost, LockHeld, type AcquireOptions } from "../src/index.js";
-import { served } from "./servers.js";
+import { onBoth } from "./both.js";
 
 async function holders(client: Client, ...locks: string[]): Promise<(number | undefined)[]> {
   const shown = await Promise.all(locks.map((lock) => client.show(lock)));
   return shown.map(({ holder }) => holder?.token);
 }
 
-test("several locks are one lease, and each is released by its name", async (t) => {
-  const { client } = await served(t);
+onBoth("several locks are one lease, and each is released by its name", async ({ client }) => {
   const lease = await client.acquire(["b", "a", "c"], { waitMs: 0, clientId: "me" });
   const { token } = lease;
   assert.deepEqual([lease.locks, lease.lock], [["a", "b", "c"], ""]);
@@ -32,8 +31,7 @@ test("several locks are one lease, and each is released by its name", async (t) 
   assert.deepEqual(await holders(client, "a", "c"), [undefined, undefined]);
 });
 
-test("a loss names the lock that is over, and frees the others", async (t) => {
-  const { client } = await served(t);
+onBoth("a loss names the lock that is over, and frees the others", async ({ client }) => {
   const work = client.withLock(["a", "b"], { ttlMs: 9_000 }, async (lease) => {
     await client.breakLock("b", lease.token, "the test");
     await once(new EventTarget(), "never", { signal: lease.signal });
@@ -65,8 +63,7 @@ test("what is wrong with several locks is told before anything is sent", async (
   }
 });
 
-test("each fence is bound to its own lock", async (t) => {
-  const { client } = await served(t);
+onBoth("each fence is bound to its own lock", async ({ client }) => {
   const both = await client.acquire(["a", "b"]);
   const claimed = (record: FenceRecord, holder: Holder): FenceRecord =>
     decide(record, presented(holder), { kind: "claim" }).record;

@@ -1,15 +1,14 @@
 /** Mode update: the API, and the fence's treatment of the tokens. */
 import assert from "node:assert/strict";
-import { test } from "node:test";
 
 import { Stale } from "../src/fence/index.js";
 import { presented } from "../src/fence/holder.js";
 import { decide, EMPTY } from "../src/fence/rule.js";
 import { Invalid, LeaseLost, LockHeld } from "../src/index.js";
-import { served, until } from "./servers.js";
+import { onBoth } from "./both.js";
+import { until } from "./servers.js";
 
-test("a reader becomes the writer, and a reader again", async (t) => {
-  const { client } = await served(t);
+onBoth("a reader becomes the writer, and a reader again", async ({ client }) => {
   const reader = await client.acquire("report", { update: true, clientId: "me", metadata: "why" });
   assert.deepEqual([reader.shared, reader.update], [true, true]);
   const writer = await reader.upgrade({ waitMs: 0 });
@@ -27,8 +26,7 @@ test("a reader becomes the writer, and a reader again", async (t) => {
   assert.equal((await client.show("report")).holder, undefined);
 });
 
-test("what readers send late is refused after the writer claimed", async (t) => {
-  const { client } = await served(t);
+onBoth("what readers send late is refused after the writer claimed", async ({ client }) => {
   const reader = await client.acquire("report", { update: true });
   const { token, authority } = reader;
   const late = { token, authority, lock: "report" };
@@ -42,8 +40,7 @@ test("what readers send late is refused after the writer claimed", async (t) => 
   await writer.release();
 });
 
-test("a denial names a reader that was in the way, and the reader goes on", async (t) => {
-  const { client } = await served(t);
+onBoth("a denial names a reader that was in the way, and the reader goes on", async ({ client }) => {
   const slow = await client.acquire("report", { shared: true, clientId: "slow" });
   const reader = await client.acquire("report", { update: true });
   await assert.rejects(reader.upgrade({ waitMs: 50 }), (error) => {
@@ -56,8 +53,7 @@ test("a denial names a reader that was in the way, and the reader goes on", asyn
   await (await reader.upgrade()).release();
 });
 
-test("a wrong upgrade is named and changes nothing", async (t) => {
-  const { client } = await served(t);
+onBoth("a wrong upgrade is named and changes nothing", async ({ client }) => {
   for (const [options, says] of [
     [{ shared: true, update: true }, /shared or for update/],
     [{ update: true, permits: { count: 1, of: 2 } }, /shared lock or for permits/],
@@ -84,8 +80,7 @@ test("a wrong upgrade is named and changes nothing", async (t) => {
   assert.equal((await client.show("report")).holder, undefined);
 });
 
-test("a signal ends the upgrade, and the reader goes on", async (t) => {
-  const { client } = await served(t);
+onBoth("a signal ends the upgrade, and the reader goes on", async ({ client }) => {
   const beside = await client.acquire("report", { shared: true });
   const reader = await client.acquire("report", { update: true });
   const cancel = new AbortController();
@@ -99,8 +94,7 @@ test("a signal ends the upgrade, and the reader goes on", async (t) => {
   await beside.release();
 });
 
-test("a reader that is revoked ends its upgrade with the loss", async (t) => {
-  const { client } = await served(t);
+onBoth("a reader that is revoked ends its upgrade with the loss", async ({ client }) => {
   const beside = await client.acquire("report", { shared: true });
   const reader = await client.acquire("report", { update: true });
   const revoked = (error: unknown): boolean => error instanceof LeaseLost && error.code === "revoked";

@@ -194,6 +194,15 @@ test("events are read line by line", () => {
     block.take(line);
   }
   assert.deepEqual(block.event(block.revision), { kind: "missed", revision: 9, missed: 5 });
+  for (const time of [undefined, "2026-05-23T10:00:00.000Z"]) {
+    const change = new Block();
+    const data = JSON.stringify({ resource_id: "orders", client_id: "a", fencing_token: 7, time });
+    for (const line of ["event: expired", "id: 9", `data: ${data}`]) {
+      change.take(line);
+    }
+    const said = { kind: "expired", revision: 9, lock: "orders", clientId: "a", token: 7, time };
+    assert.deepEqual(change.event(change.revision), { ...said, reason: undefined, grantId: undefined });
+  }
   const later = new Block();
   for (const line of ["event: of_a_later_server", "id: 10", 'data: {"fencing_token": 1}']) {
     later.take(line);

@@ -14,7 +14,7 @@ use crate::inner::Inner;
 use crate::kind::{Exclusive, Kind, Semaphore, Set, Shared, Upgrade};
 use crate::lease::Lease;
 use crate::pending::Pending;
-use crate::schedule::{Kept, KeptLease};
+use crate::schedule::{KeptLease, Upgrading};
 use crate::service::{AcquireRequest, Acquired, Under, fresh_request_id};
 
 /// The default time to live of a lease. It outlasts a restart of the server, and is short enough to wait for when a
@@ -49,7 +49,7 @@ struct Common {
     metadata: Option<String>,
     under: Option<Parent>,
     /// The reader to upgrade; set only for an upgrade.
-    reader: Option<Arc<Kept>>,
+    reader: Option<Arc<Upgrading>>,
 }
 
 /// The existing lease that the grant joins.
@@ -125,7 +125,7 @@ impl LockRequest<Upgrade> {
     /// Creates the request that upgrades a grant in mode update.
     pub(crate) fn upgrade(inner: &Arc<Inner>, reader: &Lease) -> Self {
         let mut request = LockRequest::new(inner, Ok(reader.lock().clone()), Upgrade);
-        request.common.reader = Some(Arc::clone(reader.kept()));
+        request.common.reader = Some(Arc::new(Upgrading::new(reader.kept())));
         request.under(reader)
     }
 }
@@ -339,7 +339,7 @@ impl Common {
                     let lease = Lease::new(
                         Arc::clone(&keeper),
                         (lock.clone(), mode),
-                        request.client.clone(),
+                        request,
                         t0,
                         &granted,
                         kept,

@@ -300,8 +300,12 @@ impl Client {
         &self.core().service
     }
 
+    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
+        &self.inner.keeper
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
-        self.inner.keeper.core()
+        self.keeper().core()
     }
 
     pub(crate) async fn repeat<'a, T>(

@@ -133,6 +133,9 @@ pub enum Loss {
     /// The holder released the lock.
     #[error("it was released")]
     Released,
+    /// The holder handed the lease over to another process ([`Lease::export`](crate::Lease::export)), so nothing is lost.
+    #[error("it was handed over")]
+    HandedOver,
     /// The authority reports how the grant ended.
     #[error("the authority says that it has {}", ending(*.0))]
     Ended(Ending),
@@ -156,7 +159,9 @@ impl Loss {
             Loss::Stale { .. } => Code::Stale,
             Loss::Ended(Ending::Superseded) => Code::Superseded,
             Loss::Ended(Ending::Revoked) => Code::Revoked,
-            Loss::Released | Loss::NotHeld | Loss::Ended(Ending::Released) => Code::NotHeld,
+            Loss::Released | Loss::HandedOver | Loss::NotHeld | Loss::Ended(Ending::Released) => {
+                Code::NotHeld
+            }
         }
     }
 

@@ -275,6 +275,7 @@ impl Changes {
 fn told(event: Event) -> WatchEvent {
     let Event {
         revision,
+        wall: time,
         lock,
         client,
         token,
@@ -284,6 +285,7 @@ fn told(event: Event) -> WatchEvent {
     } = event;
     WatchEvent {
         revision,
+        time,
         lock,
         client,
         token,

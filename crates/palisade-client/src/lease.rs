@@ -15,7 +15,7 @@ use crate::hold::Hold;
 use crate::keeper::Keeper;
 use crate::retry::{Cleanup, Task, repeat_until};
 use crate::schedule::{Kept, KeptLease};
-use crate::service::{Released, Renewal, Sequencer};
+use crate::service::{AcquireRequest, Released, Renewal, Sequencer};
 use crate::state::Core;
 
 /// A held lock. It is renewed in the background until this guard is released or dropped, or the lease is lost.
@@ -39,17 +39,26 @@ pub struct Lease {
 
 /// The facts that never change during a grant.
 #[derive(Clone, Debug)]
-struct Facts {
-    authority: AuthorityId,
-    client: ClientId,
-    token: Token,
-    mode: LockMode,
-    shared: Option<GrantId>,
-    slots: Slots,
-    lease: LeaseId,
-    ttl: Ttl,
-    acquired_at: WallTime,
-    waited: Duration,
+pub(crate) struct Facts {
+    pub(crate) authority: AuthorityId,
+    pub(crate) client: ClientId,
+    pub(crate) token: Token,
+    pub(crate) mode: LockMode,
+    pub(crate) shared: Option<GrantId>,
+    pub(crate) slots: Slots,
+    pub(crate) lease: Option<LeaseId>,
+    pub(crate) ttl: Ttl,
+    pub(crate) acquired_at: Option<WallTime>,
+    pub(crate) waited: Duration,
+    /// The text that the request gave.
+    pub(crate) metadata: Option<Box<str>>,
+}
+
+impl Facts {
+    /// The number that names the grant, as [`Granted::number`].
+    pub(crate) fn number(&self) -> Token {
+        self.shared.map_or(self.token, |id| id.0)
+    }
 }
 
 impl Lease {
@@ -58,7 +67,7 @@ impl Lease {
     pub(crate) fn new(
         keeper: Arc<Keeper>,
         (lock, mode): (LockName, LockMode),
-        client: ClientId,
+        request: &AcquireRequest,
         t0: Timestamp,
         granted: &Granted,
         lease: Option<Arc<KeptLease>>,
@@ -72,18 +81,29 @@ impl Lease {
         };
         let facts = Facts {
             authority: core.service.authority().clone(),
-            client,
+            client: request.client.clone(),
             token: granted.token,
             mode,
             shared: granted.shared,
             slots: granted.slots,
-            lease: granted.lease,
+            lease: Some(granted.lease),
             ttl: granted.ttl,
-            acquired_at: granted.acquired_at,
+            acquired_at: Some(granted.acquired_at),
             waited: granted.waited.to_duration(),
+            metadata: request.metadata.clone(),
         };
-        let hold = Hold::new(deadline);
-        let (kept, lease) = (Arc::new(Kept { grant, hold }), lease.unwrap_or_default());
+        Lease::until(keeper, grant, deadline, facts, lease.unwrap_or_default())
+    }
+
+    /// Creates the guard of a grant that is held until `deadline`, and adds it to its lease.
+    pub(crate) fn until(
+        keeper: Arc<Keeper>,
+        grant: GrantRef,
+        deadline: Timestamp,
+        facts: Facts,
+        lease: Arc<KeptLease>,
+    ) -> Lease {
+        let kept = Arc::new(Kept::new(grant, Hold::new(deadline)));
         keeper.keep(&lease, &kept);
         Lease {
             kept,
@@ -147,9 +167,9 @@ impl Lease {
         &self.facts.client
     }
 
-    /// Returns the lease's public id.
+    /// Returns the lease's public id; `None` for an adopted one, whose text does not say it.
     #[must_use]
-    pub fn lease_id(&self) -> LeaseId {
+    pub fn lease_id(&self) -> Option<LeaseId> {
         self.facts.lease
     }
 
@@ -166,9 +186,9 @@ impl Lease {
         self.facts.ttl
     }
 
-    /// Returns the authority's wall clock at the grant. It is for display only.
+    /// Returns the authority's wall clock at the grant; `None` for an adopted one. It is for display only.
     #[must_use]
-    pub fn acquired_at(&self) -> WallTime {
+    pub fn acquired_at(&self) -> Option<WallTime> {
         self.facts.acquired_at
     }
 
@@ -252,19 +272,14 @@ impl Lease {
         }
         let core = Arc::clone(self.keeper.core());
         let t0 = core.clock.now();
-        let why = match core.service.renew(self.kept.grant.clone(), None).await? {
-            Renewal::Renewed(renewed) if renewed.token == self.token() => {
-                let deadline = core.caution.deadline(t0, renewed.valid_for);
+        let renewal = core.service.renew(self.kept.grant.clone(), None).await?;
+        let why = match acknowledged(&core, t0, renewal, self.token()) {
+            Ok(deadline) => {
                 self.replace_hold(Hold::new(deadline));
                 self.keeper.keep(&self.lease, &self.kept);
                 return self.check().map_err(Error::from);
             }
-            Renewal::Renewed(other) => Loss::Stale {
-                highest: other.token,
-            },
-            Renewal::Ended(how) => Loss::Ended(how),
-            Renewal::NotHeld => Loss::NotHeld,
-            Renewal::Stale { highest } => Loss::Stale { highest },
+            Err(why) => why,
         };
         let over = Hold::new(t0);
         over.lose(why);
@@ -275,7 +290,7 @@ impl Lease {
     /// Puts another hold in the place of a lost one, whose entry in the schedule is gone.
     fn replace_hold(&mut self, hold: Hold) {
         let grant = self.kept.grant.clone();
-        self.kept = Arc::new(Kept { grant, hold });
+        self.kept = Arc::new(Kept::new(grant, hold));
         self.lease = Arc::default();
     }
 
@@ -299,8 +314,12 @@ impl Lease {
     ///
     /// # Errors
     /// A fault if no answer came within [`Options::patience`](crate::Options::patience). The release then continues in
-    /// the background, as it does when this future is dropped.
+    /// the background, as it does when this future is dropped. [`Error::Lost`], and nothing is sent, if the lease was
+    /// handed over.
     pub async fn release(mut self) -> Result<Released, Error> {
+        if self.settled {
+            return Err(self.loss().into());
+        }
         self.stop(Loss::Released);
         let core = Arc::clone(self.keeper.core());
         let until = core.clock.now().after(core.patience);
@@ -338,6 +357,30 @@ impl Lease {
         &self.kept
     }
 
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Whether this guard's lease has a guard that holds and is none of `these`.
+    pub(crate) fn has_others_than(&self, these: &[Lease]) -> bool {
+        let is_one = |kept: &Arc<Kept>| these.iter().any(|lease| Arc::ptr_eq(&lease.kept, kept));
+        self.lease.has_others_than(is_one)
+    }
+
+    /// Returns the loss if the hold ended for another reason than `why`.
+    pub(crate) fn ended_by(&self, why: Loss) -> Result<(), Lost> {
+        match self.kept.hold.why() {
+            Some(ended) if ended == why => Ok(()),
+            _ => Err(self.loss()),
+        }
+    }
+
+    /// Leaves renewals and the release to another process. The hold has ended.
+    pub(crate) fn hand_over(&mut self) {
+        self.keeper.forget(&self.lease);
+        self.settled = true;
+    }
+
     /// Marks the guard as released. Its lease may still be renewed for other grants.
     pub(crate) fn no_longer_holds(&self) {
         self.kept.hold.lose(Loss::Released);
@@ -359,6 +402,27 @@ impl Lease {
             .hold
             .why()
             .is_some_and(Loss::is_the_authoritys_word)
+    }
+}
+
+/// Returns the deadline of a grant with this token after the answer to a renewal that was sent at `t0`, or the reason why
+/// the grant is over.
+pub(crate) fn acknowledged(
+    core: &Core,
+    t0: Timestamp,
+    answer: Renewal,
+    token: Token,
+) -> Result<Timestamp, Loss> {
+    match answer {
+        Renewal::Renewed(renewed) if renewed.token == token => {
+            Ok(core.caution.deadline(t0, renewed.valid_for))
+        }
+        Renewal::Renewed(other) => Err(Loss::Stale {
+            highest: other.token,
+        }),
+        Renewal::Ended(how) => Err(Loss::Ended(how)),
+        Renewal::NotHeld => Err(Loss::NotHeld),
+        Renewal::Stale { highest } => Err(Loss::Stale { highest }),
     }
 }
 

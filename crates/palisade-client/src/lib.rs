@@ -32,7 +32,7 @@
 //! | feature | module | authority |
 //! |---|---|---|
 //! | `palisade` (default) | [`palisade`] | a Palisade server, or a cluster: [`Client::connect`] to `palisade://…`, `http://…`, `https://…`, `unix:…` |
-//! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
+//! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process`; for unit tests, `testing` |
 //!
 //! The crate `palisade-authorities` creates the same [`Client`] for etcd, ZooKeeper, PostgreSQL and Redis. To use any
 //! other authority, implement [`LockService`] and pass it to [`Client::new`]. A system that issues no tokens cannot
@@ -108,7 +108,31 @@
 //! # }
 //! ```
 //!
+//! # Handing a lease over
+//!
+//! [`Lease::export`] ends a hold without a release and returns a text, from which [`Client::adopt`] makes a lease with
+//! the same token in another process, in any language.
+//!
 //! # Tests without a server
+//!
+//! With the feature `in-process`, `testing::MemoryServer` is the double for the unit tests of your program: the server's
+//! own code in memory, with the levers `hold`, `expire`, `revoke`, `down`, `stall` and `up`. The client is the real one.
+//!
+//! ```
+//! # #[cfg(feature = "in-process")]
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), palisade_client::Error> {
+//! let server = palisade_client::testing::MemoryServer::new()?;
+//! let client = server.client()?; // for the code under test
+//! let other = server.hold("orders", "other").await?; // another client has the lock
+//! assert!(client.lock("orders").try_acquire().await?.is_none());
+//! drop(other);
+//! server.down(); // nothing is granted or renewed until `up`
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "in-process"))]
+//! # fn main() {}
+//! ```
 //!
 //! [`Client`]s of one `in_process::InProcess` share an authority inside the process. With a manual clock, time advances
 //! only when the test says so, and a lease expires without waiting:
@@ -180,6 +204,7 @@ mod connect;
 mod election;
 mod error;
 mod fault;
+mod handover;
 mod identity;
 mod inner;
 mod keeper;
@@ -202,6 +227,8 @@ pub mod answers;
 pub mod in_process;
 #[cfg(feature = "palisade")]
 pub mod palisade;
+#[cfg(feature = "in-process")]
+pub mod testing;
 
 use std::time::Duration;
 
@@ -239,3 +266,8 @@ pub const fn secs(n: u64) -> Duration {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The page's example, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/use/handing-over.md")]
+struct HandingOver;

@@ -8,7 +8,7 @@ use palisade_core::{RequestId, Span, Timestamp, Ttl};
 use crate::fault::Fault;
 use crate::keeper::Keeper;
 use crate::retry::{Backoff, Cleanup, Task, before, graver};
-use crate::schedule::Kept;
+use crate::schedule::Upgrading;
 use crate::service::{AcquireRequest, Acquired, Under};
 
 /// A request that may have reached the authority. Dropping it before its outcome is known abandons it in the
@@ -17,7 +17,7 @@ pub(crate) struct Pending {
     keeper: Arc<Keeper>,
     request: RequestId,
     /// The reader to upgrade; set only for an upgrade.
-    reader: Option<Arc<Kept>>,
+    reader: Option<Arc<Upgrading>>,
     /// How long after the last attempt the authority may still hold the grant without a renewal.
     lingers: Span,
     /// Whether an attempt is in flight, or one ended with an unknown outcome.
@@ -33,7 +33,7 @@ impl Pending {
     pub(crate) fn new(
         keeper: Arc<Keeper>,
         request: &AcquireRequest,
-        reader: Option<Arc<Kept>>,
+        reader: Option<Arc<Upgrading>>,
     ) -> Pending {
         let ttl = match request.under {
             Under::New { ttl, .. } => ttl.span(),

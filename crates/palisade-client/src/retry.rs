@@ -7,7 +7,7 @@ use palisade_core::{GrantRef, RequestId, Span, Timestamp};
 use crate::clock::Clock;
 use crate::error::Loss;
 use crate::fault::Fault;
-use crate::schedule::Kept;
+use crate::schedule::{Kept, Upgrading};
 use crate::service::{Operation, Renewal};
 use crate::state::Core;
 
@@ -26,7 +26,7 @@ pub(crate) enum Task {
     /// An acquire was cancelled or got no answer.
     Abandon(RequestId),
     /// The upgrade of this reader was cancelled or got no answer.
-    GiveUp(RequestId, Arc<Kept>),
+    GiveUp(RequestId, Arc<Upgrading>),
 }
 
 impl Cleanup {

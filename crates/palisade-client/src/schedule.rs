@@ -1,7 +1,7 @@
 //! The schedule of renewals and deadlines: one entry for each lease that is renewed.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use palisade_core::{GrantRef, Timestamp};
@@ -18,6 +18,48 @@ pub(crate) struct Kept {
     pub(crate) grant: GrantRef,
     /// The deadline until which the holder may act.
     pub(crate) hold: Hold,
+    /// How many upgrades of it are under way.
+    upgrades: AtomicU32,
+}
+
+impl Kept {
+    pub(crate) fn new(grant: GrantRef, hold: Hold) -> Kept {
+        Kept {
+            grant,
+            hold,
+            upgrades: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether an upgrade of it is under way, or is being given up.
+    pub(crate) fn is_being_upgraded(&self) -> bool {
+        self.upgrades.load(Ordering::Acquire) > 0
+    }
+}
+
+/// A reader while an upgrade of it is under way: until the outcome is known, or the request is given up for certain.
+#[derive(Debug)]
+pub(crate) struct Upgrading(Arc<Kept>);
+
+impl Upgrading {
+    pub(crate) fn new(reader: &Arc<Kept>) -> Upgrading {
+        reader.upgrades.fetch_add(1, Ordering::AcqRel);
+        Upgrading(Arc::clone(reader))
+    }
+}
+
+impl std::ops::Deref for Upgrading {
+    type Target = Kept;
+
+    fn deref(&self) -> &Kept {
+        &self.0
+    }
+}
+
+impl Drop for Upgrading {
+    fn drop(&mut self) {
+        self.0.upgrades.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A lease that is renewed. A renewal of one of its grants serves all its guards.
@@ -69,6 +111,14 @@ impl KeptLease {
         while grants.pop_front_if(|kept| lost(kept)).is_some() {}
         while grants.pop_back_if(|kept| lost(kept)).is_some() {}
         !grants.is_empty()
+    }
+
+    /// Whether a grant is held that is none of these.
+    pub(crate) fn has_others_than(&self, these: impl Fn(&Arc<Kept>) -> bool) -> bool {
+        let grants = self.grants();
+        grants
+            .iter()
+            .any(|kept| kept.hold.why().is_none() && !these(kept))
     }
 
     /// Returns the grant that the next renewal names, each in turn, so that a grant revoked alone is noticed. Announces
@@ -177,7 +227,7 @@ mod tests {
             token: None,
         };
         let hold = Hold::new(ms(deadline));
-        Arc::new(Kept { grant, hold })
+        Arc::new(Kept::new(grant, hold))
     }
 
     fn kept() -> Arc<KeptLease> {

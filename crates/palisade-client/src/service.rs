@@ -13,7 +13,7 @@ use std::pin::Pin;
 use futures_core::Stream;
 use palisade_core::{
     Ahead, AuthorityId, Change, ClientId, Delayed, Ending, GrantId, GrantRef, Holder, LockName,
-    LockView, Span, Token, Ttl, Wish,
+    LockView, Span, Token, Ttl, WallTime, Wish,
 };
 
 use crate::fault::Fault;
@@ -320,6 +320,8 @@ impl Notice {
 pub struct WatchEvent {
     /// The number of the event at this authority. An observer resumes after the last one it saw.
     pub revision: u64,
+    /// When it happened, by the authority's wall clock. For people: nothing may be decided by it (rule A11).
+    pub time: WallTime,
     /// The lock.
     pub lock: LockName,
     /// The holder, or former holder; `None` when an operator opened the lock.

@@ -217,6 +217,8 @@ pub struct Event {
     pub revision: u64,
     /// The authority's clock.
     pub at: Timestamp,
+    /// The wall clock of the log's entry that made the change, for people; nothing compares it (rule A11).
+    pub wall: WallTime,
     /// The lock.
     pub lock: LockName,
     /// The holder, or former holder; `None` when a lock is opened, because its last holder may be forgotten.
@@ -234,8 +236,23 @@ pub struct Event {
     /// How long the grant has lasted, by the wall clock; zero if that clock went back. For audit records; watchers do
     /// not get it.
     pub held: Span,
+    /// For the history; watchers do not get it.
+    pub detail: Detail,
     /// The kind of change.
     pub change: Change,
+}
+
+/// The facts of a change that only the history of a lock needs.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Detail {
+    /// Of a revocation: the operator's principal.
+    pub by: Principal,
+    /// Of a grant: how long its request had waited.
+    pub waited: Span,
+    /// Of an end: how long ago the lease was last renewed, granted, or extended after an absence (rule A7).
+    pub unrenewed: Span,
+    /// Of a grant or a proclamation: the holder's metadata.
+    pub metadata: Option<Box<str>>,
 }
 
 /// A change of a lock.
@@ -292,6 +309,8 @@ pub struct LockView {
     pub permits: Option<u32>,
     /// The number of waiting requests.
     pub waiters: u32,
+    /// How long the first of them has waited, from its latest attempt; only in a listing.
+    pub waited: Option<Span>,
     /// The waiting requests, in their order, at most [`SHOWN`](crate::limits::SHOWN); empty in a listing.
     pub queue: Vec<Queued>,
 }
@@ -343,6 +362,7 @@ impl LockView {
             readers: Vec::new(),
             permits: None,
             waiters: 0,
+            waited: None,
             queue: Vec::new(),
         }
     }

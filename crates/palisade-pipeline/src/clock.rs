@@ -1,7 +1,5 @@
 //! The only clocks of the server.
 
-use std::time::Duration;
-
 use palisade_core::{Span, Timestamp, WallTime};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -58,15 +56,6 @@ impl Clock {
         }
     }
 
-    /// How long to sleep until the clock shows `due`, at most `longest`. Waiting does not move a manual clock.
-    pub(super) fn until(&self, due: Option<Timestamp>, longest: Duration) -> Duration {
-        match (self, due) {
-            (Clock::Running(_), Some(due)) => longest.min(due.since(self.now()).to_duration()),
-            (Clock::Manual(now), Some(due)) if due <= *now => Duration::ZERO,
-            _ => longest,
-        }
-    }
-
     /// Moves a manual clock; `None` if this one runs by itself.
     pub(super) fn advance(&mut self, by: Span) -> Option<Timestamp> {
         match self {
@@ -110,6 +99,8 @@ fn nanos(clock: ClockId) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn at(millis: u64) -> Timestamp {
@@ -159,31 +150,5 @@ mod tests {
         assert_eq!(clock.advance(Span::from_millis(7)), Some(at(5_007)));
         assert_eq!(clock.now(), at(5_007));
         assert!(clock.is_manual());
-    }
-
-    #[test]
-    fn a_sleep_ends_when_something_is_due_and_a_manual_clock_does_not_wait_for_it() {
-        let longest = Duration::from_secs(3_600);
-        let running = Clock::running_from(at(5_000));
-        let manual = Clock::manual_from(at(5_000));
-        for (due, by_hand) in [
-            (None, longest),
-            (Some(at(5_001)), longest),
-            (Some(at(5_000)), Duration::ZERO),
-            (Some(at(4_999)), Duration::ZERO),
-        ] {
-            assert_eq!(manual.until(due, longest), by_hand, "{due:?}");
-        }
-        for (due, at_most) in [
-            (None, longest),
-            (Some(at(3_700_000)), longest),
-            (Some(at(65_000)), Duration::from_secs(60)),
-            (Some(at(5_000)), Duration::ZERO),
-        ] {
-            let slept = running.until(due, longest);
-            assert!(slept <= at_most, "{due:?}: {slept:?}");
-            let passed = running.now().since(at(5_000)).to_duration();
-            assert!(slept + passed >= at_most, "{due:?}: {slept:?}");
-        }
     }
 }

@@ -1,21 +1,23 @@
-//! The one thread that drives the orderer: inbox, alarm, clock, log, answers and events.
+//! The one thread that steps the loop ([`round`](super::round)): it brings the inbox, the alarm, the clocks and the log, and
+//! sends the answers and events.
 //!
 //! ```text
-//!   inbox ──drain──► round ──► Orderer ──entry──► log.commit ──► answers, events
-//!     ▲                                            (sync)
+//!   inbox ──gather──► Round ──entry──► log.commit ──► answers, events
+//!     ▲                                  (sync)
 //!     └── more arrives meanwhile
 //! ```
 //!
 //! A round accepts everything that is there. While it is being synced the next one gathers, so the batches grow with the
-//! load and no timer decides how long to wait for more. The clock is read **after** a round is drained, for the reason
+//! load and no timer decides how long to wait for more. The clock is read **after** a round is gathered, for the reason
 //! that the orderer's module names.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::vec::Drain;
+use std::vec::{Drain, IntoIter};
 
-use palisade_core::{Command, GrantRef, Machine, Outcome, Principal, Span, Timestamp};
+use palisade_core::{Command, GrantRef, LeaseKey, Machine, Outcome, Principal, Span, Timestamp};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
@@ -28,24 +30,45 @@ use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
 use super::random;
 use super::request::{Answer, Asked, Failure, Operation, Request};
-use super::stats::{count_answer, count_state, request_place};
+use super::round::{Inbox, Input, Rest, Round, Write};
+use super::stats::{Stats, count_answer, count_state, request_place};
 
 /// Messages accepted for one round.
 const ROUND: usize = 4_096;
 
 pub(super) struct Driver {
-    orderer: Orderer<Asker>,
+    round: Round<Asker>,
     log: Box<dyn Log>,
     clock: Clock,
     inbox: UnboundedReceiver<Message>,
+    gathered: Gathered,
     shared: Arc<Shared>,
     /// Operations accepted when the last batch was published.
     published: u64,
-    /// Whether no message has arrived since the alarm last rang.
-    quiet: bool,
-    stopping: bool,
+}
+
+/// Messages that have arrived and are not in a batch yet.
+#[derive(Default)]
+struct Gathered {
+    /// The rest of a session's message.
+    begun: Option<Begun>,
+    messages: VecDeque<Message>,
     /// Notified when the places of all waiting requests are durable.
     drained: Vec<oneshot::Sender<()>>,
+}
+
+/// A session's message, of which some requests may be in a batch already.
+struct Begun {
+    session: Arc<Outbox>,
+    requests: IntoIter<(u64, Asked)>,
+    sent: u64,
+}
+
+/// The messages, as the loop takes them in.
+struct Intake<'a> {
+    gathered: &'a mut Gathered,
+    clock: &'a Clock,
+    stats: &'a Stats,
 }
 
 /// The caller that waits for one answer.
@@ -84,13 +107,86 @@ impl ReplyTo {
             ReplyTo::Session(outbox, _) => Some(outbox.session),
         }
     }
+}
 
-    /// Sends one answer on its own.
-    fn send(self, answer: Answer) {
-        match self {
-            ReplyTo::Call(reply, _) => drop(reply.send(answer)),
-            ReplyTo::Session(outbox, id) => drop(outbox.answers.send(vec![(id, answer)])),
+impl Inbox<Asker> for Intake<'_> {
+    #[inline]
+    fn next(&mut self, _: &Orderer<Asker>) -> Option<Input<Asker>> {
+        loop {
+            if let Some(begun) = &mut self.gathered.begun {
+                if let Some((id, asked)) = begun.requests.next() {
+                    let to = ReplyTo::Session(Arc::clone(&begun.session), id);
+                    let since = begun.sent;
+                    return Some(self.ask(asked, to, since));
+                }
+                self.gathered.begun = None;
+            }
+            return Some(match self.gathered.messages.pop_front()? {
+                Message::Batch {
+                    session,
+                    requests,
+                    sent,
+                } => {
+                    let requests = requests.into_iter();
+                    self.gathered.begun = Some(Begun {
+                        session,
+                        requests,
+                        sent,
+                    });
+                    continue;
+                }
+                Message::Call {
+                    asked,
+                    reply,
+                    undo,
+                    sent,
+                } => {
+                    let undo = match &asked.request {
+                        Request::Acquire(acquire) if undo => Some((asked.by, Locks::of(acquire))),
+                        _ => None,
+                    };
+                    self.ask(asked, ReplyTo::Call(reply, undo), sent)
+                }
+                Message::Gone {
+                    by,
+                    request,
+                    may_return,
+                } => Input::Gone {
+                    by,
+                    request,
+                    may_return,
+                },
+                Message::Unread(by, grant) => Input::Unclaimed(by, grant),
+                Message::Hangup(session) => Input::Hangup(session),
+                Message::Drain(drained) => {
+                    self.gathered.drained.push(drained);
+                    Input::Drain
+                }
+                Message::Stop => Input::Stop,
+            });
         }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    fn key(&mut self) -> LeaseKey {
+        random::lease_key()
+    }
+}
+
+impl Intake<'_> {
+    #[inline]
+    fn ask(&self, asked: Asked, to: ReplyTo, since: u64) -> Input<Asker> {
+        self.stats.operations.add(1);
+        let operation = Operation::of(&asked.request);
+        let to = Asker {
+            to,
+            operation,
+            since,
+        };
+        Input::Ask(asked, to)
     }
 }
 
@@ -103,15 +199,13 @@ impl Driver {
         shared: Arc<Shared>,
     ) -> Driver {
         Driver {
-            orderer: Orderer::new(machine, clock.is_manual()),
+            round: Round::new(machine, clock.is_manual()),
             log,
             clock,
             inbox,
+            gathered: Gathered::default(),
             published: shared.stats.operations.get(),
             shared,
-            quiet: false,
-            stopping: false,
-            drained: Vec::new(),
         }
     }
 
@@ -135,21 +229,43 @@ impl Driver {
 
     /// The machine, the log and the inbox, to go on with after a leadership.
     pub(super) fn into_parts(self) -> (Machine, Box<dyn Log>, UnboundedReceiver<Message>) {
-        (self.orderer.into_machine(), self.log, self.inbox)
+        (self.round.into_machine(), self.log, self.inbox)
     }
 
     /// Answers every caller that still waits.
     fn end(&mut self, ended: Result<(), LogError>) -> Stopped {
+        if let Err(error) = &ended {
+            self.turn_away_gathered(&self.refusal(error));
+        }
         let (stopped, answers) = match ended {
-            Ok(()) => (Stopped::Asked, self.orderer.stopped()),
-            Err(LogError::Failed(why)) => (Stopped::LogFailed(why), self.orderer.failed()),
+            Ok(()) => (Stopped::Asked, self.round.stopped()),
+            Err(LogError::Failed(why)) => (Stopped::LogFailed(why), self.round.failed()),
             // A pipeline that was asked to stop does not wait for another leadership.
-            Err(LogError::Deposed) if self.stopping => (Stopped::Asked, self.orderer.deposed()),
-            Err(LogError::Deposed) => (Stopped::Deposed, self.orderer.deposed()),
+            Err(LogError::Deposed) if self.round.is_stopping() => {
+                (Stopped::Asked, self.round.deposed())
+            }
+            Err(LogError::Deposed) => (Stopped::Deposed, self.round.deposed()),
         };
         // Failures only: there is nothing to give back.
         let _ = send(answers);
         stopped
+    }
+
+    /// Answers the requests that are in no batch: nothing happened.
+    fn turn_away_gathered(&mut self, refusal: &Failure) {
+        if let Some(Begun {
+            session, requests, ..
+        }) = self.gathered.begun.take()
+            && requests.len() > 0
+        {
+            session.refuse(requests, refusal);
+        }
+        while let Some(message) = self.gathered.messages.pop_front() {
+            if matches!(message, Message::Stop) {
+                self.round.stop();
+            }
+            turn_away(message, refusal);
+        }
     }
 
     /// The first batch of this process: commands that have to be recorded before any request is accepted.
@@ -158,100 +274,78 @@ impl Driver {
             .iter()
             .filter(|command| matches!(command, Command::Grace(_)));
         self.shared.stats.graces.add(graces.count() as u64);
-        self.orderer.open(self.clock.now(), wall(), first);
+        self.round.open(self.clock.now(), wall(), first);
         self.publish()
     }
 
     async fn rounds(&mut self) -> Result<(), LogError> {
-        let heartbeat = self.orderer.heartbeat().to_duration();
-        let (mut gathered, mut alarm) = (Vec::new(), pin!(sleep(heartbeat)));
-        while !self.stopping {
-            self.gather(&mut gathered, alarm.as_mut()).await;
-            let mut messages = gathered.drain(..);
-            if let Err(error) = self.round(&mut messages) {
-                let refusal = self.refusal(&error);
-                for message in messages {
-                    self.stopping |= matches!(message, Message::Stop);
-                    turn_away(message, &refusal);
-                }
-                return Err(error);
+        let heartbeat = self.round.orderer().heartbeat().to_duration();
+        let mut alarm = pin!(sleep(heartbeat));
+        loop {
+            match self.round.rest(self.clock.now()) {
+                Rest::Sleep(planned) => self.gather(planned, alarm.as_mut()).await,
+                Rest::GoOn(advance) => drop(self.clock.advance(advance)),
+                Rest::Over => break,
             }
+            self.begin()?;
+            self.round.fill(&mut Intake {
+                gathered: &mut self.gathered,
+                clock: &self.clock,
+                stats: &self.shared.stats,
+            });
+            self.publish()?;
         }
-        self.finish()?;
         self.log.idle();
         Ok(())
     }
 
-    /// Writes the last batches of a planned stop: the commands still to be recorded for callers that left, and the time,
-    /// from which a restart goes on.
-    fn finish(&mut self) -> Result<(), LogError> {
-        loop {
-            self.begin()?;
-            self.orderer.record_time();
-            self.publish()?;
-            if !self.orderer.owes() {
-                return Ok(());
-            }
-        }
-    }
-
     /// Waits for something to do, then takes everything that is there.
-    async fn gather(&mut self, round: &mut Vec<Message>, mut alarm: Pin<&mut Sleep>) {
-        let (sleeps, worked) = (self.clock.now(), processor_time());
-        let heartbeat = self.orderer.heartbeat().to_duration();
-        let planned = self.clock.until(self.orderer.next_due(), heartbeat);
+    async fn gather(&mut self, planned: Span, mut alarm: Pin<&mut Sleep>) {
+        let worked = processor_time();
         #[expect(
             clippy::disallowed_methods,
             reason = "the runtime's timer rings by the runtime's clock; nothing is stamped with it"
         )]
-        let latest = Instant::now() + planned;
+        let latest = Instant::now() + planned.to_duration();
         // Setting it is a system call, so it is not put off with every round: when it rings early, the round
         // is empty.
         if alarm.is_elapsed() || alarm.deadline() > latest {
             alarm.as_mut().reset(latest);
         }
+        let messages = &mut self.gathered.messages;
         let rang = tokio::select! {
             biased;
             first = self.inbox.recv() => {
-                self.stopping = first.is_none();
-                round.extend(first);
+                if first.is_none() {
+                    self.round.stop();
+                }
+                messages.extend(first);
                 false
             }
             () = alarm => true,
         };
-        let nothing_to_do = self.clock.now().since(sleeps);
+        let now = self.clock.now();
         let neighbours = processor_time()
             .as_nanos()
             .saturating_sub(worked.as_nanos());
-        let neighbours = Span::from_nanos(neighbours);
-        self.orderer
-            .slept(nothing_to_do, planned.into(), neighbours);
+        if self.round.woke(now, !rang, Span::from_nanos(neighbours)) {
+            self.log.idle();
+        }
         if rang {
-            if planned.is_zero() {
+            if planned == Span::ZERO {
                 // More may be due than one entry ends. The neighbours have their turn between two of them.
                 yield_now().await;
-            } else if mem::replace(&mut self.quiet, true) {
-                self.log.idle();
             }
             return;
         }
-        self.quiet = false;
         // The neighbours read their requests and write their answers now: a sync is next, and they would wait
         // for it.
         yield_now().await;
-        while round.len() <= ROUND
+        while messages.len() <= ROUND
             && let Ok(message) = self.inbox.try_recv()
         {
-            round.push(message);
+            messages.push_back(message);
         }
-    }
-
-    fn round(&mut self, messages: &mut Drain<'_, Message>) -> Result<(), LogError> {
-        self.begin()?;
-        for message in messages {
-            self.message(message)?;
-        }
-        self.publish()
     }
 
     fn begin(&mut self) -> Result<(), LogError> {
@@ -267,95 +361,8 @@ impl Driver {
             wall: wall(),
             worked: processor_time(),
         };
-        self.orderer.limit_to(self.log.writable());
-        let away = self.orderer.begin(now, room);
+        let away = self.round.begin(now, room, self.log.writable());
         stats.graces.add(away.is_some().into());
-        Ok(())
-    }
-
-    fn message(&mut self, message: Message) -> Result<(), LogError> {
-        match message {
-            Message::Call {
-                asked,
-                reply,
-                undo,
-                sent,
-            } => {
-                let undo = match &asked.request {
-                    Request::Acquire(acquire) if undo => Some((asked.by, Locks::of(acquire))),
-                    _ => None,
-                };
-                return self.request(asked, ReplyTo::Call(reply, undo), sent);
-            }
-            Message::Batch {
-                session,
-                requests,
-                sent,
-            } => return self.batch(&session, requests, sent),
-            Message::Gone {
-                by,
-                request,
-                may_return,
-            } => self.orderer.gone(by, request, may_return),
-            Message::Unread(by, grant) => self.orderer.unclaimed(by, grant),
-            Message::Hangup(session) => self.orderer.hang_up(session),
-            Message::Drain(drained) => {
-                while self.orderer.drain() {
-                    self.next_batch(Span::ZERO)?;
-                }
-                self.drained.push(drained);
-            }
-            Message::Stop => self.stopping = true,
-        }
-        Ok(())
-    }
-
-    fn batch(
-        &mut self,
-        session: &Arc<Outbox>,
-        requests: Vec<(u64, Asked)>,
-        sent: u64,
-    ) -> Result<(), LogError> {
-        let mut requests = requests.into_iter();
-        while let Some((id, asked)) = requests.next() {
-            let to = ReplyTo::Session(Arc::clone(session), id);
-            let done = self.request(asked, to, sent);
-            if let Err(error) = done {
-                session.refuse(requests, &self.refusal(&error));
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// An error means that neither this request nor a later one was begun.
-    fn request(&mut self, asked: Asked, to: ReplyTo, since: u64) -> Result<(), LogError> {
-        self.shared.stats.operations.add(1);
-        let advance = match &asked.request {
-            Request::Advance(by) if self.clock.is_manual() => Some(*by),
-            _ => None,
-        };
-        let next = match advance {
-            Some(by) => self.advance(by),
-            None if self.orderer.is_batch_over(|| self.clock.now()) => self.next_batch(Span::ZERO),
-            None => Ok(()),
-        };
-        if let Err(error) = next {
-            to.send(Answer::Failed(self.refusal(&error)));
-            return Err(error);
-        }
-        let to = Asker {
-            to,
-            operation: Operation::of(&asked.request),
-            since,
-        };
-        match advance {
-            Some(_) => {
-                let shows = self.orderer.now().since(Timestamp::ZERO);
-                self.orderer.answer(to, Answer::Clock(shows));
-            }
-            None => self.orderer.request(asked, to, random::lease_key),
-        }
         Ok(())
     }
 
@@ -367,28 +374,11 @@ impl Driver {
         }
     }
 
-    /// Moves a manual clock, and stops wherever something falls due. Everything between the two instants happens in its
-    /// order, as it would in real time.
-    fn advance(&mut self, by: Span) -> Result<(), LogError> {
-        let target = self.clock.now().after(by);
-        while let Some(due) = self.orderer.next_due().filter(|due| *due < target) {
-            self.next_batch(due.since(self.clock.now()))?;
-        }
-        self.next_batch(target.since(self.clock.now()))
-    }
-
-    /// Ends the batch and begins another, after a manual clock has moved.
-    fn next_batch(&mut self, advance: Span) -> Result<(), LogError> {
-        self.publish()?;
-        self.clock.advance(advance);
-        self.begin()
-    }
-
     /// Makes the batch durable, then lets its answers and events out.
     fn publish(&mut self) -> Result<(), LogError> {
         let stats = &self.shared.stats;
-        match self.orderer.entry() {
-            Some(entry) => {
+        match self.round.write() {
+            Write::Entry(entry) => {
                 let complete = boottime();
                 self.log.commit(entry)?;
                 stats.sync.add(boottime().saturating_sub(complete));
@@ -399,20 +389,19 @@ impl Driver {
                     .batch
                     .add(operations - mem::replace(&mut self.published, operations));
             }
-            None if self.orderer.has_answers() => self.log.confirm()?,
-            None => {}
+            Write::Confirm => self.log.confirm()?,
+            Write::Nothing => {}
         }
-        count_state(stats, self.orderer.machine());
-        stats.extended.add(self.orderer.take_extended());
-        let at = self.orderer.now();
-        if self.orderer.takes_commands()
+        count_state(stats, self.round.machine());
+        stats.extended.add(self.round.take_extended());
+        if let Some(at) = self.round.alive()
             && let Some(boottime) = self.clock.boottime_at(at)
         {
             self.log.alive(at, boottime);
         }
-        let revision = self.orderer.machine().revision();
+        let revision = self.round.machine().revision();
         let unclaimed = {
-            let Released { answers, events } = self.orderer.committed();
+            let Released { answers, events } = self.round.written();
             if !events.as_slice().is_empty() {
                 self.shared.show(events.collect(), revision);
             }
@@ -427,10 +416,12 @@ impl Driver {
             send(answers)
         };
         for (by, grant) in unclaimed {
-            self.orderer.unclaimed(by, grant);
+            self.round.unclaimed(by, grant);
         }
-        for drained in self.drained.drain(..) {
-            let _ = drained.send(());
+        if !self.round.is_draining() {
+            for drained in self.gathered.drained.drain(..) {
+                let _ = drained.send(());
+            }
         }
         Ok(())
     }

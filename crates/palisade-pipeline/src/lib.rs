@@ -35,6 +35,7 @@ mod random;
 mod recent;
 pub mod replay;
 pub mod request;
+pub mod round;
 mod stats;
 
 use std::io;
@@ -222,6 +223,8 @@ fn run(
                 if let Err(failed) = work.await
                     && let Ok(panic) = failed.try_into_panic()
                 {
+                    let why = replay::message_of(&*panic);
+                    shared.stopped.send_replace(Some(Stopped::Broken(why)));
                     std::panic::resume_unwind(panic);
                 }
                 shared.neighbours.close();

@@ -97,7 +97,8 @@ pub fn bytes_of(event: &Event) -> usize {
         _ => 0,
     };
     let client = event.client.as_ref().map_or(0, |client| client.len());
-    size_of::<Event>() + event.lock.len() + client + reason
+    let metadata = event.detail.metadata.as_ref().map_or(0, |text| text.len());
+    size_of::<Event>() + event.lock.len() + client + metadata + reason
 }
 
 /// Events kept, and the bytes they may take.
@@ -110,7 +111,8 @@ const AT_ONCE: usize = 64;
 #[cfg(test)]
 mod tests {
     use palisade_core::{
-        ClientId, Ending, LeaseId, LockName, Principal, Slots, Span, Timestamp, Token,
+        ClientId, Detail, Ending, LeaseId, LockName, Principal, Slots, Span, Timestamp, Token,
+        WallTime,
     };
 
     use super::*;
@@ -119,6 +121,7 @@ mod tests {
         Event {
             revision,
             at: Timestamp::ZERO,
+            wall: WallTime::default(),
             lock: LockName::new("a").unwrap(),
             client: Some(ClientId::new("c").unwrap()),
             token: Token::FIRST,
@@ -127,6 +130,7 @@ mod tests {
             by: Principal::ANONYMOUS,
             lease: Some(LeaseId(Token::FIRST)),
             held: Span::ZERO,
+            detail: Detail::default(),
             change: Change::Ended {
                 how: Ending::Revoked,
                 reason: Some("x".repeat(reason).into()),

@@ -1,7 +1,8 @@
 //! From the log back to a machine: at start-up, and in the background when a snapshot is due.
 
+use std::any::Any;
 use std::fmt;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
 use palisade_core::machine::{Corrupt, Grants, Leases, Part, Past, Record};
@@ -18,6 +19,39 @@ pub enum ReplayError {
     Malformed(Malformed),
     /// They contradict each other.
     Corrupt(Corrupt),
+    /// An assertion of the machine fails at an entry. The version that wrote the entry would not have written it then.
+    Impossible(Box<Impossible>),
+}
+
+/// An entry that the machine cannot apply, because its state would contradict itself.
+#[derive(Debug)]
+pub struct Impossible {
+    /// Its place in its batch, counted from 1.
+    place: usize,
+    entry: Option<Entry>,
+    why: String,
+}
+
+impl fmt::Display for Impossible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Impossible { place, entry, why } = self;
+        write!(f, "entry {place} of a batch")?;
+        if let Some(Entry { at, command, .. }) = entry {
+            write!(f, ", {command:?} at {at:?},")?;
+        }
+        write!(
+            f,
+            " contradicts what was before it: {why}. Start the version that wrote it on this directory; or restore the last \
+             backup into a new one (palisade restore BACKUP NEW-DIRECTORY); and report this message"
+        )
+    }
+}
+
+/// The message of a panic.
+pub(super) fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("it gave no reason").to_owned()
 }
 
 impl fmt::Display for ReplayError {
@@ -25,6 +59,7 @@ impl fmt::Display for ReplayError {
         match self {
             ReplayError::Malformed(malformed) => malformed.fmt(f),
             ReplayError::Corrupt(corrupt) => corrupt.fmt(f),
+            ReplayError::Impossible(impossible) => impossible.fmt(f),
         }
     }
 }
@@ -42,6 +77,18 @@ pub struct Replay {
     machine: Machine,
     /// The newest version of a batch in its log.
     version: u8,
+}
+
+/// The parts of what a log says of the past, in this order. If its files go away meanwhile, it is read again from the start, and what
+/// was told comes twice.
+#[derive(Clone, Copy, Debug)]
+pub enum Told<'a> {
+    /// The log begins behind this revision: earlier events are in its newest snapshot, where nobody can see them.
+    Begins(u64),
+    /// The events of a batch.
+    Events(&'a [Event]),
+    /// The machine behind the last of them.
+    Now(&'a Machine),
 }
 
 /// A snapshot from here on is worth threads of its own: less is read in some milliseconds.
@@ -104,7 +151,8 @@ impl Replay {
     /// Applies one batch of the log.
     ///
     /// # Errors
-    /// [`ReplayError`] if the bytes are not those of a batch; nothing was applied then.
+    /// [`ReplayError`] if the bytes are not those of a batch; nothing was applied then. After
+    /// [`ReplayError::Impossible`] this must not be used any more.
     pub fn batch(&mut self, bytes: &[u8]) -> Result<(), ReplayError> {
         self.apply(bytes, |machine, entry| machine.replay(entry))
     }
@@ -125,6 +173,23 @@ impl Replay {
         Ok(events)
     }
 
+    /// Applies one batch, and tells its events if there are any behind this revision.
+    ///
+    /// # Errors
+    /// As [`Replay::batch`].
+    pub fn tell(
+        &mut self,
+        batch: &[u8],
+        after: u64,
+        each: &mut dyn FnMut(Told<'_>),
+    ) -> Result<(), ReplayError> {
+        let events = self.follow(batch)?;
+        if events.last().is_some_and(|event| event.revision > after) {
+            each(Told::Events(&events));
+        }
+        Ok(())
+    }
+
     fn apply(
         &mut self,
         bytes: &[u8],
@@ -137,15 +202,29 @@ impl Replay {
             .copied()
             .max(Some(self.version))
             .unwrap_or(self.version);
+        let all = entries.len();
         let mut entries = entries.into_iter();
-        while !entries.as_slice().is_empty() {
-            let coming = entries.as_slice();
-            self.machine.look_ahead(&coming[..AHEAD.min(coming.len())]);
-            for entry in entries.by_ref().take(AHEAD) {
-                each(&mut self.machine, entry);
+        let machine = &mut self.machine;
+        let applied = catch_unwind(AssertUnwindSafe(|| {
+            while !entries.as_slice().is_empty() {
+                let coming = entries.as_slice();
+                machine.look_ahead(&coming[..AHEAD.min(coming.len())]);
+                for entry in entries.by_ref().take(AHEAD) {
+                    each(machine, entry);
+                }
             }
-        }
-        Ok(())
+        }));
+        applied.map_err(|panic| {
+            let place = all - entries.len();
+            let mut again = Vec::new();
+            // It was well-formed a moment ago.
+            let _ = codec::decode_batch(bytes, |entry| again.push(entry));
+            ReplayError::Impossible(Box::new(Impossible {
+                place,
+                entry: again.into_iter().nth(place.saturating_sub(1)),
+                why: message_of(&*panic),
+            }))
+        })
     }
 
     /// Applies the commands that an authority records when it comes back, and returns the batch that has to be logged for them.
@@ -397,6 +476,29 @@ mod tests {
         });
         assert!(written.is_ok());
         bytes
+    }
+
+    /// An assertion of the machine that fails on a replay is an error that names the entry, and the way out.
+    #[test]
+    fn an_entry_that_cannot_be_is_named() {
+        let mut batch = Vec::new();
+        codec::encode_head(&mut batch, Timestamp::from_millis(7), WallTime::default());
+        codec::encode_command(&mut batch, &Command::Expire);
+        let withdraws = Command::Withdraw(RequestId::from_bytes([9; 16]));
+        codec::encode_command(&mut batch, &withdraws);
+        let error = Replay::from_nothing(1).apply(&batch, |_, entry| {
+            assert_ne!(entry.command, withdraws, "a lock is kept for nobody");
+        });
+        let text = error.unwrap_err().to_string();
+        let parts = [
+            "entry 2 of a batch, Withdraw(",
+            "kept for nobody",
+            "palisade restore",
+        ];
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(Replay::from_nothing(1).batch(&batch).is_ok(), "the control");
     }
 
     macro_rules! golden {

@@ -114,6 +114,7 @@ impl Log {
     /// # Errors
     /// [`Gap`] if it does not follow the last entry here; nothing changed.
     pub fn record(&mut self, record: Record) -> Result<(), Gap> {
+        self.assert_sound();
         match record {
             Record::Vote(vote) => self.vote = Some(vote),
             Record::Entry(entry) => {
@@ -135,8 +136,30 @@ impl Log {
         Ok(())
     }
 
+    /// Entries are consecutive and follow the purged part, and what is committed is here or purged. Looks at both ends alone.
+    fn assert_sound(&self) {
+        if let (Some(first), Some(last)) = (self.entries.front(), self.entries.back()) {
+            let count = last
+                .id
+                .index
+                .checked_sub(first.id.index)
+                .map(|behind| behind + 1);
+            assert_eq!(count, Some(self.entries.len() as u64), "a log has a gap");
+            let follows = |purged: LogId| purged.index + 1 == first.id.index;
+            assert!(
+                self.purged.is_none_or(follows),
+                "a log does not follow its purged part"
+            );
+        }
+        assert!(
+            self.committed <= self.last(),
+            "what is committed is not in the log (R1)"
+        );
+    }
+
     /// Forgets entries up to this one.
     pub(crate) fn purge(&mut self, to: LogId) {
+        self.assert_sound();
         while let Some(first) = self.entries.front()
             && first.id.index <= to.index
         {
@@ -154,6 +177,16 @@ impl Log {
         }
         self.purge(last);
         self.committed = self.committed.max(Some(last));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn lose(&mut self, place: usize) {
+        self.entries.remove(place);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn claim(&mut self, committed: LogId) {
+        self.committed = Some(committed);
     }
 
     fn truncate(&mut self, last: Option<LogId>) -> Result<(), Gap> {

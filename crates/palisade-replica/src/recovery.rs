@@ -222,7 +222,7 @@ fn read(
     Ok(state)
 }
 
-fn member(storage: &dyn Storage) -> Result<(Identity, NodeId), OpenError> {
+pub(crate) fn member(storage: &dyn Storage) -> Result<(Identity, NodeId), OpenError> {
     let dir = storage.path();
     match palisade_wal::purpose(storage)? {
         Purpose::Member { identity, node } => Ok((identity, NodeId(node.get()))),
@@ -231,7 +231,7 @@ fn member(storage: &dyn Storage) -> Result<(Identity, NodeId), OpenError> {
     }
 }
 
-fn unreadable(error: &DirectoryError) -> Option<&ReadError> {
+pub(crate) fn unreadable(error: &DirectoryError) -> Option<&ReadError> {
     match error {
         DirectoryError::Read(error) => Some(error),
         _ => None,

@@ -137,10 +137,19 @@ impl State {
     /// # Errors
     /// [`StateError`]; the state must not be used then.
     pub fn frame(&mut self, frame: &[u8]) -> Result<(), StateError> {
+        self.take(frame, Replay::batch)
+    }
+
+    /// The same, and each batch is applied by `apply`.
+    pub(crate) fn take(
+        &mut self,
+        frame: &[u8],
+        apply: impl FnMut(&mut Replay, &[u8]) -> Result<(), ReplayError>,
+    ) -> Result<(), StateError> {
         for record in record::read(frame)? {
             self.log.record(record)?;
         }
-        self.apply()
+        self.apply(apply)
     }
 
     /// Takes every entry as committed: for a log that has lost its other copies.
@@ -151,26 +160,129 @@ impl State {
         if let Some(last) = self.log.last() {
             self.log.record(Record::Committed(last))?;
         }
-        self.apply()
+        self.apply(Replay::batch)
     }
 
     /// Applies the entries committed by now.
-    fn apply(&mut self) -> Result<(), StateError> {
+    fn apply(
+        &mut self,
+        mut apply: impl FnMut(&mut Replay, &[u8]) -> Result<(), ReplayError>,
+    ) -> Result<(), StateError> {
+        let (applied, purged) = (self.applied, self.log.purged());
+        let agree = applied >= purged && (self.keep || applied == purged);
+        assert!(
+            agree,
+            "what was applied, {applied:?}, is not what was purged, {purged:?}"
+        );
         let first = self.applied.map_or(0, |applied| applied.index + 1);
         let Some(committed) = self.log.committed().filter(|id| id.index >= first) else {
             return Ok(());
         };
+        // The first one of all has the number that the engine gave it.
+        let mut before = self.applied.map(|applied| applied.index);
         for entry in self.log.range(first..=committed.index) {
+            let follows = before.is_none_or(|before| before + 1 == entry.id.index);
+            assert!(
+                follows,
+                "an entry is applied that does not follow the one before it"
+            );
+            before = Some(entry.id.index);
             match &entry.payload {
                 Payload::Blank => {}
-                Payload::Batch(batch) => self.machine.batch(batch)?,
+                Payload::Batch(batch) => apply(&mut self.machine, batch)?,
                 Payload::Members(members) => self.members = (Some(entry.id), members.clone()),
             }
         }
+        assert_eq!(
+            before,
+            Some(committed.index),
+            "a committed entry is not in the log (R1)"
+        );
         self.applied = Some(committed);
         if !self.keep {
             self.log.purge(committed);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::entry::{Entry, Leader, NodeId};
+
+    fn id(index: u64) -> LogId {
+        let leader = Leader {
+            term: 1,
+            node: NodeId(1),
+        };
+        LogId { leader, index }
+    }
+
+    fn entry(index: u64) -> Record {
+        Record::Entry(Entry {
+            id: id(index),
+            payload: Payload::Blank,
+        })
+    }
+
+    /// Entries up to 9; those up to 5 are in the machine.
+    fn state() -> State {
+        let mut state = State::new(1, false);
+        for index in 0..10 {
+            state.log.record(entry(index)).unwrap();
+        }
+        state.log.record(Record::Committed(id(5))).unwrap();
+        state.apply(Replay::batch).unwrap();
+        state
+    }
+
+    /// A state that no records lead to, planted by hand, is met by an assertion before another entry is applied.
+    #[test]
+    fn the_next_record_meets_a_corruption() {
+        type Corruption = (fn(&mut State), &'static str);
+        let corruptions: [Corruption; 5] = [
+            (|state| state.log.lose(1), "a log has a gap"),
+            (
+                |state| state.log.lose(0),
+                "a log does not follow its purged part",
+            ),
+            (
+                |state| state.log.claim(id(20)),
+                "what is committed is not in the log (R1)",
+            ),
+            (
+                |state| state.applied = Some(id(3)),
+                "is not what was purged",
+            ),
+            (
+                |state| state.applied = Some(id(7)),
+                "is not what was purged",
+            ),
+        ];
+        let next = |state: &mut State| {
+            state.log.record(Record::Committed(id(8))).unwrap();
+            state.apply(Replay::batch).unwrap();
+        };
+        // The control.
+        let mut untouched = state();
+        next(&mut untouched);
+        assert_eq!(untouched.applied, Some(id(8)));
+        for (planted, fails) in corruptions {
+            let mut state = state();
+            planted(&mut state);
+            let applied = state.applied;
+            let met = catch_unwind(AssertUnwindSafe(|| next(&mut state)));
+            let why = met.expect_err(fails);
+            let text = why.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| why.downcast_ref::<&str>().copied());
+            assert!(
+                text.is_some_and(|text| text.contains(fails)),
+                "{text:?}, not: {fails}"
+            );
+            assert_eq!(state.applied, applied, "{fails}");
+        }
     }
 }

@@ -110,7 +110,17 @@ impl Shared {
     }
 
     pub(crate) fn add_sealed(&self, info: Info) {
-        hold(&self.catalog).sealed.push(info);
+        let sealed = &mut hold(&self.catalog).sealed;
+        let follows = |last: &Info| last.last + 1 == info.first;
+        assert!(
+            sealed.last().is_none_or(follows),
+            "a segment does not follow the sealed ones"
+        );
+        assert!(
+            info.first <= info.last,
+            "a segment without a frame is sealed"
+        );
+        sealed.push(info);
     }
 
     fn check<E>(&self, gate: &Gate) -> Result<(), CompactError<E>> {

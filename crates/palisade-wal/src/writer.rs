@@ -161,11 +161,12 @@ impl Wal {
         if !self.active.fits(payload.len()) {
             self.rotate(payload.len())?;
         }
-        let seq = self.next_seq;
-        self.append(Kind::Data, seq, payload)?;
+        let Some(seq) = Seq::new(self.next_seq) else {
+            panic!("the first frame of a log has the number 1");
+        };
+        self.append(Kind::Data, self.next_seq, payload)?;
         self.next_seq += 1;
-        // A sequence number is at least 1, so this is always a number.
-        Seq::new(seq).ok_or_else(|| self.poisoned_error())
+        Ok(seq)
     }
 
     /// Writes a mark that says "everything so far is synced", durable on return, when the last entry is not
@@ -207,16 +208,11 @@ impl Wal {
     }
 
     fn check_alive(&self) -> Result<(), CommitError> {
-        if self.poisoned().is_some() {
-            Err(self.poisoned_error())
-        } else {
-            Ok(())
-        }
-    }
-
-    fn poisoned_error(&self) -> CommitError {
-        CommitError::Poisoned {
-            cause: self.poisoned().unwrap_or_default().to_owned(),
+        match self.poisoned() {
+            Some(cause) => Err(CommitError::Poisoned {
+                cause: cause.to_owned(),
+            }),
+            None => Ok(()),
         }
     }
 
@@ -242,6 +238,18 @@ impl Wal {
     /// Writes one frame at the end of the active segment and syncs it.
     fn append(&mut self, kind: Kind, seq: u64, payload: &[u8]) -> Result<(), CommitError> {
         let active = &mut self.active;
+        assert!(
+            self.poison.is_none(),
+            "a log that failed is written to (A6)"
+        );
+        assert!(
+            active.first <= self.next_seq,
+            "a segment begins behind its next frame"
+        );
+        assert!(
+            active.end.is_multiple_of(frame::ALIGN as u64),
+            "a frame begins where none may"
+        );
         // Each frame is synced before the next is written, so all before this one are.
         let entry = Entry {
             kind,
@@ -250,6 +258,12 @@ impl Wal {
             payload,
         };
         frame::encode(&mut self.buffer, active.seed, active.end, &entry);
+        let end = active.end + self.buffer.len() as u64;
+        assert!(
+            end <= active.len,
+            "a frame goes beyond its segment, which ends at {}",
+            active.len
+        );
         let done = active
             .file
             .write_at(active.end, &self.buffer)
@@ -263,7 +277,7 @@ impl Wal {
                 .join(segment::name(self.active.first));
             return Err(self.fail(format!("{call} {}", path.display()), error));
         }
-        active.end += self.buffer.len() as u64;
+        active.end = end;
         active.settled = kind != Kind::Data;
         Ok(())
     }
@@ -278,6 +292,10 @@ impl Wal {
             Ok(fresh) => fresh,
             Err(error) => return Err(self.fail(format!("start of segment {name}"), error)),
         };
+        assert_eq!(
+            fresh.first, self.next_seq,
+            "a segment begins with another frame"
+        );
         if self.next_seq == self.active.first {
             // The old one is empty, and the new one has just replaced it under the same name.
             self.active = fresh;
@@ -330,3 +348,6 @@ pub(crate) fn name_segment(
     storage.rename(NEXT, &segment::name(first))?;
     storage.sync_dir()
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod corruptions;

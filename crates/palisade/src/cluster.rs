@@ -157,6 +157,18 @@ impl Nodes {
         }
     }
 
+    /// Reads from the first node that answers, in the order of the addresses.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        let mut outcome = Err(Error::Unreachable("no address was given".to_owned()));
+        for url in &self.urls {
+            outcome = self.ask(url, Method::GET, path, None, PATIENCE).await;
+            if !matches!(outcome, Err(Error::Unreachable(_))) {
+                break;
+            }
+        }
+        outcome
+    }
+
     /// Asks for a change, at whichever node leads; tries again while none does.
     pub(crate) async fn change(
         &self,

@@ -35,7 +35,7 @@ struct Driver {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     say(
-        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "list", "permits", "sets", "shared", "update", "watch"]}),
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "handover", "list", "permits", "sets", "shared", "update", "watch"]}),
     );
     LocalSet::new().run_until(serve(commands())).await;
 }
@@ -83,6 +83,8 @@ impl Driver {
             "acquire" => answer(self.acquire(command).await),
             "downgrade" => answer(self.downgrade(command).await),
             "upgrade" => answer(self.upgrade(command).await),
+            "export" => answer(self.export(text(command, "grant"))),
+            "adopt" => answer(self.adopt(command).await),
             "check" => self.check(text(command, "grant")),
             "checks" => self.checks(command),
             "pairs" => answer(self.pairs(command).await),
@@ -174,6 +176,25 @@ impl Driver {
         Ok(self.taken(command, vec![writer]))
     }
 
+    /// The guards stay, so that a check says that they were handed over.
+    fn export(&self, grant: &str) -> Result<Value, Error> {
+        let mut held = self.held.borrow_mut();
+        let held = held.get_mut(grant).ok_or_else(no_such_grant)?;
+        if held.leases.iter().any(|lease| Rc::strong_count(lease) > 1) {
+            return Err(palisade_client::Fault::invalid("an upgrade is under way").into());
+        }
+        let leases = std::mem::take(&mut held.leases).into_iter();
+        let mut leases: Vec<_> = leases.filter_map(Rc::into_inner).collect();
+        let text = Lease::export_all(&mut leases);
+        held.leases = leases.into_iter().map(Rc::new).collect();
+        Ok(json!({"text": text?}))
+    }
+
+    async fn adopt(self: &Rc<Driver>, command: &Value) -> Result<Value, Error> {
+        let leases = self.client()?.adopt_all(text(command, "text")).await?;
+        Ok(self.taken(command, leases))
+    }
+
     fn taken(self: &Rc<Driver>, command: &Value, leases: Vec<Lease>) -> Value {
         let before = now_ms();
         let lease = &leases[0];
@@ -213,8 +234,9 @@ impl Driver {
         let (driver, lost) = (Rc::clone(self), lease.lost());
         spawn_local(async move {
             let lost = lost.await;
-            if lost.why != Loss::Released && driver.lose_the_others(&grant) {
-                let (token, code) = (lost.token.get(), lost.why.code().name());
+            let is_a_loss = !matches!(lost.why, Loss::Released | Loss::HandedOver);
+            if is_a_loss && driver.lose_the_others(&grant) {
+                let (token, code) = (lost.token.get(), code_of(lost.why));
                 say(
                     &json!({"event": "lost", "grant": grant, "token": token, "code": code, "at_ms": now_ms()}),
                 );
@@ -237,14 +259,14 @@ impl Driver {
             // `release` has taken the guards, so there is nothing to check any more; their signals are left.
             Some(Held {
                 leases, is_lost, ..
-            }) if leases.is_empty() => is_lost().then_some(Code::NotHeld),
+            }) if leases.is_empty() => is_lost().then_some(Code::NotHeld.name()),
             Some(Held { leases, .. }) => {
                 let lost = leases.iter().find_map(|lease| lease.check().err());
-                lost.map(|lost| lost.why.code())
+                lost.map(|lost| code_of(lost.why))
             }
-            None => Some(Code::Invalid),
+            None => Some(Code::Invalid.name()),
         };
-        json!({"ok": code.is_none(), "code": code.map(Code::name), "before_ms": before})
+        json!({"ok": code.is_none(), "code": code, "before_ms": before})
     }
 
     fn checks(&self, command: &Value) -> Value {
@@ -380,8 +402,20 @@ fn answer(result: Result<Value, Error>) -> Value {
             value
         }
         Err(error) => {
-            json!({"ok": false, "code": error.code().name(), "message": format!("{error:#}")})
+            let code = match &error {
+                Error::Lost(lost) => code_of(lost.why),
+                error => error.code().name(),
+            };
+            json!({"ok": false, "code": code, "message": format!("{error:#}")})
         }
+    }
+}
+
+/// The suite tells a lease that was handed over from one that was released; a server has one code for both.
+fn code_of(why: Loss) -> &'static str {
+    match why {
+        Loss::HandedOver => "handed_over",
+        why => why.code().name(),
     }
 }
 

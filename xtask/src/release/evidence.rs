@@ -31,6 +31,14 @@ const MEASURED: &[(&str, &str, &[&str])] = &[
     ),
     ("docs/evidence/frameworks.md", "| Go: ", &["clients/go"]),
     (
+        "docs/evidence/kubernetes.md",
+        "",
+        &[
+            "clients/go-kubernetes-fence/kubefence.go",
+            "crates/palisade/src/cli/fence/k8s",
+        ],
+    ),
+    (
         "docs/evidence/frameworks.md",
         "| Java: ",
         &["clients/java/src"],

@@ -48,6 +48,12 @@ const (
 // claim first.
 var ErrReadBeforeClaim = errors.New("palisade: the transaction read before it claimed: claim first")
 
+// A Tx is a transaction: a *sql.Tx, or what a framework has in its place, such as gorm's tx.Statement.ConnPool. It has a method
+// Commit() error; a pool and a connection have none, and are refused.
+type Tx interface {
+	ExecContext(ctx context.Context, query string, arguments ...any) (sql.Result, error)
+}
+
 // A Guard is the guard rows of a database under one rule.
 type Guard struct{ Rule fence.Rule }
 
@@ -65,12 +71,12 @@ func TransactAll(ctx context.Context, db *sql.DB, holders map[string]fence.Holde
 }
 
 // Claim raises the fence: from the commit on, no older token is admitted at the resource.
-func Claim(ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder) error {
+func Claim(ctx context.Context, tx Tx, resource string, holder fence.Holder) error {
 	return guard.Claim(ctx, tx, resource, holder)
 }
 
 // ClaimAll claims several resources at once, in the order of their names: all of them or none.
-func ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder) error {
+func ClaimAll(ctx context.Context, tx Tx, holders map[string]fence.Holder) error {
 	return guard.ClaimAll(ctx, tx, holders)
 }
 
@@ -120,12 +126,16 @@ func (g Guard) TransactAll(
 }
 
 // Claim is as the function of that name, under the guard's rule.
-func (g Guard) Claim(ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder) error {
+func (g Guard) Claim(ctx context.Context, tx Tx, resource string, holder fence.Holder) error {
 	return g.ClaimAll(ctx, tx, map[string]fence.Holder{resource: holder})
 }
 
 // ClaimAll is as the function of that name, under the guard's rule.
-func (g Guard) ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder) error {
+func (g Guard) ClaimAll(ctx context.Context, tx Tx, holders map[string]fence.Holder) error {
+	// A claim on a pool or a connection would commit by itself, and guard nothing.
+	if _, isOne := tx.(interface{ Commit() error }); !isOne {
+		return errors.New("palisade: a claim needs a transaction, and this is a pool or a connection: begin one, and claim in it")
+	}
 	claims, err := guardrow.InNameOrder(holders, fence.Operation{})
 	if err != nil {
 		return err

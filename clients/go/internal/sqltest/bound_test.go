@@ -13,6 +13,7 @@ import (
 
 	"palisade.example/palisade/fence"
 	"palisade.example/palisade/fence/mysql"
+	"palisade.example/palisade/fence/postgres"
 	"palisade.example/palisade/internal/testserver"
 )
 
@@ -142,6 +143,22 @@ func TestAClaimTellsWhatIsLeftOfItsLease(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A claim that commits by itself guards nothing.
+func TestAClaimOutsideOfATransactionIsRefused(t *testing.T) {
+	db := open(t, "pgx", postgresURL(t, "postgres"))
+	defer db.Close()
+	connection, err := db.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	for _, tx := range []postgres.Tx{db, connection} {
+		if err := postgres.Claim(ctx, tx, "orders", fence.Token(7)); err == nil || !strings.Contains(err.Error(), "claim in it") {
+			t.Errorf("%T: %v", tx, err)
+		}
+	}
 }
 
 // A guard with another rule claims first by construction, too.

@@ -51,7 +51,13 @@ func onPostgres(t *testing.T) *engine {
 		database: "postgres",
 		other:    func(database string) *sql.DB { return open(t, "postgres", postgresURL(t, database)) },
 		transact: postgres.TransactAll,
-		claim:    postgres.Claim, claimAll: postgres.ClaimAll, check: postgres.Check,
+		claim: func(ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder) error {
+			return postgres.Claim(ctx, tx, resource, holder)
+		},
+		claimAll: func(ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder) error {
+			return postgres.ClaimAll(ctx, tx, holders)
+		},
+		check: postgres.Check,
 		write: postgres.Write, record: postgres.Record, rejected: postgres.Rejected,
 		do: func(
 			rule fence.Rule, tx *sql.Tx, resource string, holder fence.Holder, operation fence.Operation,

@@ -66,7 +66,7 @@ func TestAFencedWriteOfALease(t *testing.T) {
 	defer client.Close()
 	name := unique("shop")
 	execute(t, e.db, "CREATE DATABASE "+name)
-	installFence(t, postgresURL(t, name))
+	testserver.InstallFence(t, postgresURL(t, name))
 	shop := e.other(name)
 	defer shop.Close()
 	execute(t, shop, "CREATE TABLE orders (total int)", "INSERT INTO orders VALUES (41)")
@@ -123,6 +123,6 @@ func TestTheClientInstallsIntoANewModule(t *testing.T) {
 		command := exec.Command(words[0], words[1:]...)
 		command.Dir = app
 		command.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off")
-		run(t, command)
+		testserver.Run(t, command)
 	}
 }

@@ -4,12 +4,11 @@ package sqltest
 import (
 	"database/sql"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,8 +24,9 @@ const startTimeout = time.Minute
 
 // The servers are started once, by the first test that needs one, and ended by TestMain.
 var (
-	postgresPort, mariaPort int
-	ends                    []func()
+	postgresServer string
+	mariaPort      int
+	ends           []func()
 )
 
 func TestMain(m *testing.M) {
@@ -35,16 +35,6 @@ func TestMain(m *testing.M) {
 		end()
 	}
 	os.Exit(code)
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 func folder(t *testing.T) string {
@@ -56,13 +46,6 @@ func folder(t *testing.T) string {
 	}
 	ends = append(ends, func() { os.RemoveAll(made) })
 	return made
-}
-
-func run(t *testing.T, command *exec.Cmd) {
-	t.Helper()
-	if output, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", command.Args, err, output)
-	}
 }
 
 // start starts a server and waits until the database answers.
@@ -113,54 +96,13 @@ func execute(t *testing.T, db *sql.DB, statements ...string) {
 	}
 }
 
-// asPostgres: PostgreSQL does not run as root.
-func asPostgres(t *testing.T, folder string, command *exec.Cmd) *exec.Cmd {
-	t.Helper()
-	command.Dir = "/"
-	if os.Getuid() != 0 {
-		return command
-	}
-	postgres, err := user.Lookup("postgres")
-	if err != nil {
-		t.Fatal(err)
-	}
-	uid, _ := strconv.Atoi(postgres.Uid)
-	gid, _ := strconv.Atoi(postgres.Gid)
-	if err := os.Chown(folder, uid, gid); err != nil {
-		t.Fatal(err)
-	}
-	credential := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	command.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
-	return command
-}
-
 func postgresURL(t *testing.T, database string) string {
 	t.Helper()
-	if postgresPort == 0 {
-		programs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
-		if len(programs) == 0 {
-			t.Fatal("PostgreSQL is missing: install the Debian package postgresql")
-		}
-		place, at, port := folder(t), programs[len(programs)-1], freePort(t)
-		data := filepath.Join(place, "data")
-		run(t, asPostgres(t, place, exec.Command(at+"/initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync")))
-		server := exec.Command(at+"/postgres", "-D", data, "-k", place, "-p", strconv.Itoa(port),
-			"-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "statement_timeout=30s")
-		// Fast: with SIGTERM it would wait for clients that are still connected.
-		start(t, asPostgres(t, place, server), syscall.SIGINT, "postgres", urlOf(port, "postgres"))
-		postgresPort = port
-		installFence(t, urlOf(port, "postgres"))
+	if postgresServer == "" {
+		url, end := testserver.Postgres(t)
+		postgresServer, ends = url, append(ends, end)
 	}
-	return urlOf(postgresPort, database)
-}
-
-func urlOf(port int, database string) string {
-	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", port, database)
-}
-
-func installFence(t *testing.T, url string) {
-	t.Helper()
-	run(t, exec.Command(testserver.Binary(t), "fence", "install", "postgres", "--url", url))
+	return strings.Replace(postgresServer, "/postgres?", "/"+database+"?", 1)
 }
 
 func mariaSource(t *testing.T, database string) string {
@@ -173,13 +115,13 @@ func mariaSource(t *testing.T, database string) string {
 		if _, err := os.Stat(install); err != nil {
 			t.Fatal("MariaDB is missing: install the Debian package mariadb-server")
 		}
-		place, port := folder(t), freePort(t)
+		place, port := folder(t), testserver.FreePort(t)
 		me, err := user.Current()
 		if err != nil {
 			t.Fatal(err)
 		}
 		shared := []string{"--no-defaults", "--user=" + me.Username, "--datadir=" + place + "/data", "--tmpdir=" + place}
-		run(t, exec.Command(install, append(shared, "--auth-root-authentication-method=normal", "--skip-test-db")...))
+		testserver.Run(t, exec.Command(install, append(shared, "--auth-root-authentication-method=normal", "--skip-test-db")...))
 		init := "CREATE DATABASE palisade;\nCREATE USER 'palisade'@'%';\nGRANT ALL ON *.* TO 'palisade'@'%' WITH GRANT OPTION;\n"
 		if err := os.WriteFile(place+"/init.sql", []byte(init), 0o600); err != nil {
 			t.Fatal(err)

@@ -5,7 +5,7 @@ safe: hand `grant.token` to one of `palisade.fences`."""
 
 from ._async import AsyncClient, AsyncGrant, AsyncLock
 from ._client import Client, Grant, Lock
-from ._model import Duration, Event, Holder, LockInfo, Status, slot_key
+from ._model import Duration, Event, Holder, Leader, LockInfo, Status, slot_key
 from .errors import (
     Invalid,
     LeaseLost,
@@ -29,6 +29,7 @@ __all__ = [
     "Grant",
     "Holder",
     "Invalid",
+    "Leader",
     "LeaseLost",
     "Lock",
     "LockHeld",

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import threading
 import weakref
-from typing import Optional
 
 from ._clock import SECOND, now_ns
 from ._hold import Hold
+from ._process import Begun, PerProcess
 
 
-class Alarms:
+class _Alarms:
     def __init__(self) -> None:
-        self._reset()
-        os.register_at_fork(after_in_child=self._reset) if hasattr(os, "register_at_fork") else None
-
-    def _reset(self) -> None:
         self._changed = threading.Condition()
         self._due: list[tuple[int, int, weakref.ref[Hold]]] = []
         self._numbers = itertools.count()
-        self._thread: Optional[threading.Thread] = None
+        self._thread = Begun("palisade: deadlines", self._run)
 
     def watch(self, hold: Hold) -> None:
         with self._changed:
             heapq.heappush(self._due, (hold.deadline, next(self._numbers), weakref.ref(hold)))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="palisade: deadlines", daemon=True)
-                self._thread.start()
             self._changed.notify()
+        self._thread.begin()
 
     def _run(self) -> None:
         while True:
@@ -46,4 +39,9 @@ class Alarms:
                 self.watch(hold)
 
 
-ALARMS = Alarms()
+_ALARMS = PerProcess(_Alarms)
+
+
+def watch(hold: Hold) -> None:
+    """Announces its loss at its deadline."""
+    _ALARMS.here().watch(hold)

@@ -6,23 +6,23 @@ import asyncio
 import contextlib
 import logging
 import os
-from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, Literal, Optional, Sequence, TypeVar, Union
+from typing import Any, AsyncGenerator, AsyncIterator, Callable, Literal, Optional, Sequence, TypeVar, Union
 
-import httpx
-
+from . import _election
 from . import _protocol as protocol
 from ._bearer import Bearer
 from ._clock import SECOND, now_ns
+from ._exchange import AsyncExchange
 from ._grant import BaseGrant
 from ._hold import Hold
-from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
+from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._process import OfOneProcess
-from ._requests import Requests
+from ._requests import WAIT, Requests
 from ._sse import Position
-from ._transport import NONCE, SLACK_S, AsyncTransport, foreign, is_open, new_nonce, running_loop, watch_timeout
-from .errors import LockHeld, PalisadeError
+from ._transport import AsyncHttp, AsyncTransport, running_loop
+from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
@@ -44,16 +44,19 @@ class AsyncClient(OfOneProcess):
         cert: Any = None,
     ) -> None:
         self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
-        self._transport = AsyncTransport(self._requests.settings)
+        self._transport = AsyncTransport(self._requests.endpoints, self._exchange())
         # Tasks that nobody waits for: the event loop itself keeps only weak references.
         self._cleanups: set[asyncio.Task[None]] = set()
+
+    def _exchange(self) -> AsyncExchange:
+        return AsyncHttp(self._requests.settings)
 
     def lock(
         self,
         name: str,
         *,
         ttl: Duration = "15s",
-        wait: Duration = "30s",
+        wait: Optional[Duration] = None,
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
         shared: bool = False,
@@ -64,18 +67,29 @@ class AsyncClient(OfOneProcess):
     ) -> AsyncLock:
         """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
         kind = shared, update, permits, lock_delay, at_least_for
-        return AsyncLock(self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, *kind))
+        return AsyncLock(self, lambda waits: self._requests.wish((name,), ttl, wait, waits, client_id, metadata, *kind))
 
     def locks(
         self,
         *names: str,
         ttl: Duration = "15s",
-        wait: Duration = "30s",
+        wait: Optional[Duration] = None,
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
     ) -> AsyncLock:
         """A request for several locks at once; see `palisade.Client.locks`."""
-        return AsyncLock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata))
+        return AsyncLock(self, lambda waits: self._requests.wish(names, ttl, wait, waits, client_id, metadata))
+
+    async def adopt(self, text: str) -> AsyncGrant:
+        """Takes over a lease that `grant.export()` handed over; see `palisade.Client.adopt`."""
+        wish, granted, ref, steps = self._requests.adopts(text)
+        try:
+            t0_ns, valid_for_ms = await self._run(steps)
+        except LeaseLost:
+            if len(ref.locks) > 1:
+                self._in_background(self._requests.gives_back(wish, ref), f"what is left of {wish.lock}")
+            raise
+        return AsyncGrant(self, wish, replace(granted, t0_ns=t0_ns, valid_for_ms=valid_for_ms))
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -107,44 +121,63 @@ class AsyncClient(OfOneProcess):
 
     async def watch(self, prefix: str = "", after: Optional[int] = None) -> AsyncIterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections."""
+        async with contextlib.aclosing(self._changes(prefix, after)) as changes:
+            async for event in changes:
+                if event is not None:
+                    yield event
+
+    async def _changes(self, prefix: str, after: Optional[int]) -> AsyncGenerator[Optional[Event], None]:
+        """None: a watch is open."""
         position = self._requests.watched(prefix, after)
         while True:
             url = self._requests.endpoints.current()
             try:
-                async for event in self._watch_once(url, position):
-                    yield event
-            except (httpx.HTTPError, TimeoutError) as error:
-                log.debug("the watch of %s broke: %s", url, error)
+                async with contextlib.aclosing(self._watch_once(url, position)) as changes:
+                    async for event in changes:
+                        yield event
+            except protocol.Fault as fault:
+                log.debug("the watch of %s broke: %s", url, fault)
                 self._requests.endpoints.failed(url)
             await asyncio.sleep(0.1)
 
-    async def _watch_once(self, url: str, position: Position) -> AsyncIterator[Event]:
-        parameters, nonce = position.parameters(), new_nonce()
-        timeout = watch_timeout(self._requests.patience_ns)
-        until = asyncio.get_running_loop().time() + (timeout.connect or 0) + SLACK_S
-        async with AsyncExitStack() as stack:
-            async with asyncio.timeout_at(until):
-                stream = self._transport.pool.client.stream(
-                    "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
-                )
-                answer = await stack.enter_async_context(stream)
-            why = foreign(nonce, answer)
-            if why is not None:
-                # Leaving the block with the answer unread closes the connection.
-                raise httpx.RemoteProtocolError(why)
-            if answer.status_code != 200:
-                async with asyncio.timeout_at(until):
-                    body = await answer.aread()
-                if self._requests.watch_refused(url, answer.status_code, body, position):
-                    await self._transport.reconnect()
+    async def _watch_once(self, url: str, position: Position) -> AsyncGenerator[Optional[Event], None]:
+        async with self._transport.exchange.watch(url, position.path(), self._requests.patience_ns) as stream:
+            if stream.status != 200:
+                if self._requests.watch_refused(url, stream.status, await stream.read(), position):
+                    await self._transport.exchange.reconnect()
                 return
-            is_open(answer)
+            yield None
             for event in position.opened():
                 yield event
-            async for line in answer.aiter_lines():
+            async for line in stream.lines():
                 told = position.line(line)
                 if told is not None:
                     yield told
+
+    async def leader(self, name: str) -> Optional[Leader]:
+        """The leader of an election; see `palisade.Client.leader`."""
+        return (await self._leader(name))[0]
+
+    def observe(self, name: str) -> AsyncGenerator[Optional[Leader], None]:
+        """The present leader of an election at once, and then each change; see `palisade.Client.observe`."""
+        return self._observe(name, _election.Observed(name))
+
+    async def _observe(self, name: str, observed: _election.Observed) -> AsyncGenerator[Optional[Leader], None]:
+        async with contextlib.aclosing(self._changes(name, None)) as changes:
+            async for change in changes:
+                while observed.concerns(change):
+                    try:
+                        found = await self._leader(name)
+                    except (Unavailable, UnknownOutcome) as nobody:
+                        log.debug("the leader of %s is not known: %s", name, nobody)
+                        await asyncio.sleep(0.5)
+                        continue
+                    if observed.is_news(found):
+                        yield found[0]
+                    break
+
+    async def _leader(self, name: str) -> _election.Shown:
+        return await self._ask("GET", protocol.lock_path(name), None, _election.shown, name)
 
     async def aclose(self) -> None:
         """As `palisade.Client.close`."""
@@ -153,7 +186,7 @@ class AsyncClient(OfOneProcess):
         cleanups = [task for task in self._cleanups if task.get_loop() is loop]
         if cleanups:
             await asyncio.wait(cleanups, timeout=self._requests.patience_ns / SECOND)
-        await self._transport.close()
+        await self._transport.exchange.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -212,18 +245,18 @@ class AsyncClient(OfOneProcess):
 class AsyncLock(OfOneProcess):
     """A request for a lock; every `async with` and every `acquire` asks anew."""
 
-    def __init__(self, client: AsyncClient, wish: Callable[[], protocol.Wish]) -> None:
+    def __init__(self, client: AsyncClient, wish: Callable[[Duration], protocol.Wish]) -> None:
         self._client, self._wish = client, wish
         self._entered: list[AsyncGrant] = []
 
     async def acquire(self) -> AsyncGrant:
         """As `palisade.Lock.acquire`. When the task is cancelled, the request is abandoned in the background."""
-        return await self._client._acquire(self._wish())
+        return await self._client._acquire(self._wish(WAIT))
 
     async def try_acquire(self) -> Optional[AsyncGrant]:
-        """The grant, or None if another client held the lock for the time of `wait`."""
+        """The grant, or None if another client has the lock; see `palisade.Lock.try_acquire`."""
         try:
-            return await self.acquire()
+            return await self._client._acquire(self._wish(0))
         except LockHeld:
             return None
 
@@ -285,6 +318,10 @@ class AsyncGrant(BaseGrant):
             self._give_back(f"the lock {self._ref.lock}")
             raise
 
+    async def proclaim(self, value: str) -> None:
+        """Changes the value that this leader announces; see `palisade.Grant.proclaim`."""
+        await self._client._run(self._proclaims(value))
+
     async def upgrade(self, wait: Duration = "30s") -> AsyncGrant:
         """Makes the reader in mode update the writer, in one step; see `palisade.Grant.upgrade`. When the task is
         cancelled, the upgrade is given up in the background."""
@@ -301,11 +338,13 @@ class AsyncGrant(BaseGrant):
     async def release(self) -> str:
         """Gives the lock up; see `palisade.Grant.release`. When the task is cancelled, it goes on in the background."""
         self._hold.end("released")
+        self._refuse_if_handed_over()
         return await self._release(None)
 
     async def release_part(self, name: str) -> str:
         """Gives one of several locks up; see `palisade.Grant.release_part`. When the task is cancelled, it goes on in
         the background."""
+        self._refuse_if_handed_over()
         if not self._hold.is_here:
             return "over"
         return await self._release(protocol.give_up_part(self._ref, self._hold, name))

@@ -6,34 +6,31 @@ import logging
 import os
 import threading
 import time
-from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Generator, Iterator, Optional, Sequence, TypeVar, Union
 
-import httpx
-
+from . import _alarms, _election, _renewals
 from . import _protocol as protocol
-from ._alarms import ALARMS
 from ._bearer import Bearer
-from ._bounded import bounded
 from ._clock import SECOND, now_ns
+from ._exchange import Exchange
 from ._grant import BaseGrant
-from ._model import Duration, Event, LockInfo, Status, lock_info, page, status
+from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._process import Guard, OfOneProcess
-from ._requests import Requests
+from ._requests import WAIT, Requests
 from ._sse import Position
-from ._transport import NONCE, SyncTransport, foreign, is_open, new_nonce, watch_timeout
-from .errors import LockHeld, PalisadeError
+from ._transport import SyncHttp, SyncTransport
+from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
 
 
-def _sleep(until_ns: int, wait: Callable[[float], object] = time.sleep) -> None:
+def _sleep(until_ns: int) -> None:
     """In slices, because the system's timers stop in suspension and the holder's clock does not."""
     while (left := until_ns - now_ns()) > 0:
-        if wait(min(left, SECOND) / SECOND):
-            return
+        time.sleep(min(left, SECOND) / SECOND)
 
 
 class Client(OfOneProcess):
@@ -59,16 +56,19 @@ class Client(OfOneProcess):
         cert: Any = None,
     ) -> None:
         self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
-        self._transport = SyncTransport(self._requests.settings)
+        self._transport = SyncTransport(self._requests.endpoints, self._exchange())
         self._cleanups: set[threading.Thread] = set()
         self._guard = Guard()
+
+    def _exchange(self) -> Exchange:
+        return SyncHttp(self._requests.settings)
 
     def lock(
         self,
         name: str,
         *,
         ttl: Duration = "15s",
-        wait: Duration = "30s",
+        wait: Optional[Duration] = None,
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
         shared: bool = False,
@@ -79,7 +79,8 @@ class Client(OfOneProcess):
     ) -> Lock:
         """A request for a lock, sent by `with` or by `acquire()`.
 
-        `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h.
+        `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h;
+        by default 30 s, and `try_acquire` does not wait.
         `client_id`: a lock that is held by a client id is granted to the same id again, and its earlier grant ends.
         `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write.
         `update`: as the one reader that may become the writer (`grant.upgrade`), beside plain readers.
@@ -87,20 +88,35 @@ class Client(OfOneProcess):
         `lock_delay`: how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
         `at_least_for`: how long nobody else is granted it from this grant on, also after its release, 0 – 24 h."""
         kind = shared, update, permits, lock_delay, at_least_for
-        return Lock(self, lambda: self._requests.wish((name,), ttl, wait, client_id, metadata, *kind))
+        return Lock(self, lambda waits: self._requests.wish((name,), ttl, wait, waits, client_id, metadata, *kind))
 
     def locks(
         self,
         *names: str,
         ttl: Duration = "15s",
-        wait: Duration = "30s",
+        wait: Optional[Duration] = None,
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
     ) -> Lock:
         """A request for 1 – 64 locks at once, all or none, with one token: `client.locks("account:7", "account:8")`.
         Each name once, in any order. Nothing is held while it waits. Claim every resource before the first read of any,
         each with `grant.part(name)`. The arguments are those of `lock`."""
-        return Lock(self, lambda: self._requests.wish(names, ttl, wait, client_id, metadata))
+        return Lock(self, lambda waits: self._requests.wish(names, ttl, wait, waits, client_id, metadata))
+
+    def adopt(self, text: str) -> Grant:
+        """Takes over a lease that `grant.export()` handed over: it is renewed at once, and held from the first renewal
+        that is acknowledged, by this machine's clock. Its token is the same. It is released or lost as any other.
+
+        Raises `LeaseLost` if the lease is over, `Unavailable` if nobody answers, and `Invalid` if the text is not an
+        exported lease. Then nothing is held here. If one of several locks is over, the others are released."""
+        wish, granted, ref, steps = self._requests.adopts(text)
+        try:
+            t0_ns, valid_for_ms = self._run(steps)
+        except LeaseLost:
+            if len(ref.locks) > 1:
+                self._in_background(self._requests.gives_back(wish, ref), f"what is left of {wish.lock}")
+            raise
+        return Grant(self, wish, replace(granted, t0_ns=t0_ns, valid_for_ms=valid_for_ms))
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -133,42 +149,61 @@ class Client(OfOneProcess):
     def watch(self, prefix: str = "", after: Optional[int] = None) -> Iterator[Event]:
         """Changes of the locks whose names start with `prefix`, without end, across broken connections. An event is
         news, not proof: a holder learns of a loss from its own deadline."""
+        for event in self._changes(prefix, after):
+            if event is not None:
+                yield event
+
+    def _changes(self, prefix: str, after: Optional[int]) -> Iterator[Optional[Event]]:
+        """None: a watch is open."""
         position = self._requests.watched(prefix, after)
         while True:
             url = self._requests.endpoints.current()
             try:
                 yield from self._watch_once(url, position)
-            except httpx.HTTPError as error:
-                log.debug("the watch of %s broke: %s", url, error)
+            except protocol.Fault as fault:
+                log.debug("the watch of %s broke: %s", url, fault)
                 self._requests.endpoints.failed(url)
             time.sleep(0.1)
 
-    def _watch_once(self, url: str, position: Position) -> Iterator[Event]:
-        parameters, nonce = position.parameters(), new_nonce()
-        timeout = watch_timeout(self._requests.patience_ns)
-        until = now_ns() + int((timeout.connect or 0) * SECOND)
-        with ExitStack() as stack:
-            with bounded(until):
-                stream = self._transport.pool.client.stream(
-                    "GET", f"{url}/v1/watch", params=parameters, timeout=timeout, headers={NONCE: nonce}
-                )
-                answer = stack.enter_context(stream)
-            why = foreign(nonce, answer)
-            if why is not None:
-                # Leaving the block with the answer unread closes the connection.
-                raise httpx.RemoteProtocolError(why)
-            if answer.status_code != 200:
-                with bounded(until):
-                    body = answer.read()
-                if self._requests.watch_refused(url, answer.status_code, body, position):
-                    self._transport.reconnect()
+    def _watch_once(self, url: str, position: Position) -> Iterator[Optional[Event]]:
+        with self._transport.exchange.watch(url, position.path(), self._requests.patience_ns) as stream:
+            if stream.status != 200:
+                if self._requests.watch_refused(url, stream.status, stream.read(), position):
+                    self._transport.exchange.reconnect()
                 return
-            is_open(answer)
+            yield None
             yield from position.opened()
-            for line in answer.iter_lines():
+            for line in stream.lines():
                 event = position.line(line)
                 if event is not None:
                     yield event
+
+    def leader(self, name: str) -> Optional[Leader]:
+        """The leader of an election: the holder of the lock, and its value; None if nobody leads. Campaigning is
+        `client.lock(name, metadata=value)`, and resigning is a release."""
+        return self._leader(name)[0]
+
+    def observe(self, name: str) -> Generator[Optional[Leader], None, None]:
+        """The present leader of an election at once, and then each change, without end, across broken connections.
+        None: nobody leads. It may skip a leader or a value that another one soon followed, never goes back, and always
+        comes to the latest one."""
+        return self._observe(name, _election.Observed(name))
+
+    def _observe(self, name: str, observed: _election.Observed) -> Generator[Optional[Leader], None, None]:
+        for change in self._changes(name, None):
+            while observed.concerns(change):
+                try:
+                    found = self._leader(name)
+                except (Unavailable, UnknownOutcome) as nobody:
+                    log.debug("the leader of %s is not known: %s", name, nobody)
+                    time.sleep(0.5)
+                    continue
+                if observed.is_news(found):
+                    yield found[0]
+                break
+
+    def _leader(self, name: str) -> _election.Shown:
+        return self._ask("GET", protocol.lock_path(name), None, _election.shown, name)
 
     def close(self) -> None:
         """Finishes giving up requests and locks in the background, at most for the client's patience, and then ends
@@ -178,7 +213,7 @@ class Client(OfOneProcess):
             cleanups = list(self._cleanups)
         for thread in cleanups:
             thread.join(max(0.0, (until - now_ns()) / SECOND))
-        self._transport.close()
+        self._transport.exchange.close()
 
     def __enter__(self) -> Client:
         return self
@@ -197,7 +232,19 @@ class Client(OfOneProcess):
         until = now_ns() + self._requests.patience_ns
         return self._run(protocol.asked(method, path, body, until, read, lock))
 
-    def _run(self, steps: protocol.Steps[Result], pause: Callable[[int], object] = _sleep) -> Result:
+    def _advance(self, steps: protocol.Steps[Any]) -> Optional[int]:
+        """Goes on until a pause, and returns its end; None if there are no more steps."""
+        outcome: protocol.Outcome = None
+        try:
+            while True:
+                step = steps.send(outcome)
+                if not isinstance(step, protocol.Send):
+                    return step.until_ns
+                outcome = self._transport.send(step)
+        except StopIteration:
+            return None
+
+    def _run(self, steps: protocol.Steps[Result]) -> Result:
         outcome: protocol.Outcome = None
         try:
             while True:
@@ -206,7 +253,7 @@ class Client(OfOneProcess):
                 if isinstance(step, protocol.Send):
                     outcome = self._transport.send(step)
                 else:
-                    pause(step.until_ns)
+                    _sleep(step.until_ns)
         except StopIteration as end:
             result: Result = end.value
             return result
@@ -240,7 +287,7 @@ class Client(OfOneProcess):
 class Lock(OfOneProcess):
     """A request for a lock; every `with` and every `acquire` asks anew."""
 
-    def __init__(self, client: Client, wish: Callable[[], protocol.Wish]) -> None:
+    def __init__(self, client: Client, wish: Callable[[Duration], protocol.Wish]) -> None:
         self._client, self._wish = client, wish
         self._entered: list[Grant] = []
 
@@ -248,12 +295,13 @@ class Lock(OfOneProcess):
         """Waits in the queue for as long as the request says. Raises `LockHeld` if another client keeps the lock,
         `Unavailable` or `UnknownOutcome` if nobody answers. However it ends, no lock stays behind: an exception, such
         as KeyboardInterrupt, abandons the request in the background."""
-        return self._client._acquire(self._wish())
+        return self._client._acquire(self._wish(WAIT))
 
     def try_acquire(self) -> Optional[Grant]:
-        """The grant, or None if another client held the lock for the time of `wait`."""
+        """The grant, or None if another client has the lock. It asks once, and waits only if the lock was given a
+        `wait`. The errors are those of `acquire`, but for `LockHeld`."""
         try:
-            return self.acquire()
+            return self._client._acquire(self._wish(0))
         except LockHeld:
             return None
 
@@ -280,11 +328,12 @@ class Grant(BaseGrant):
     def __init__(self, client: Client, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
         self._lost = threading.Event()
-        self._stopped = threading.Event()
         super().__init__(client, wish, granted)
+        self._steps = self._renewal()
+        self._renewed = _renewals.Renewal(self._hold, self._go_on)
         self._check_in_time()
-        ALARMS.watch(self._hold)
-        threading.Thread(target=self._renew, name=f"palisade: {wish.lock}", daemon=True).start()
+        _alarms.watch(self._hold)
+        _renewals.renew(self._renewed, self._go_on() or now_ns())
 
     @property
     def lost(self) -> threading.Event:
@@ -308,6 +357,15 @@ class Grant(BaseGrant):
         except BaseException:
             self._give_back(f"the lock {self._ref.lock}")
             raise
+
+    def proclaim(self, value: str) -> None:
+        """Changes the value that this leader announces, its metadata: at most 256 bytes; "" takes it back. The token
+        stays, and observers receive the change. Call it again only after it has returned: of two concurrent calls
+        either value may remain.
+
+        Raises `LeaseLost` if the lease is over, the errors of `release` if nobody answers, and `Invalid` for a reader,
+        a holder of permits and several locks."""
+        self._client._run(self._proclaims(value))
 
     def upgrade(self, wait: Duration = "30s") -> Grant:
         """Makes the reader in mode update the writer, in one step: nobody else writes in between. It goes ahead of the
@@ -335,12 +393,14 @@ class Grant(BaseGrant):
         """Gives the lock up: from the call on it is not held here, whatever the answer. Returns "released",
         "already_released", or "over" if the grant had ended otherwise."""
         self._hold.end("released")
+        self._refuse_if_handed_over()
         return self._release(None)
 
     def release_part(self, name: str) -> str:
         """Gives one of several locks up: from the call on it is not held here, whatever the answer, and the others
         stay. With the last one the grant is released. If nobody answers, the lock stays taken until it is released
         again, at the latest at the end of the block. Returns the same values as `release`."""
+        self._refuse_if_handed_over()
         if not self._hold.is_here:
             return "over"
         return self._release(protocol.give_up_part(self._ref, self._hold, name))
@@ -364,17 +424,16 @@ class Grant(BaseGrant):
         except PalisadeError as failed:
             self._warn_unreleased(failed)
 
-    def _renew(self) -> None:
+    def _go_on(self) -> Optional[int]:
+        """Renews if it is time, and returns the instant of the next time."""
         try:
-            self._client._run(self._renewal(), self._pause)
+            return self._client._advance(self._steps)
         except Exception:
             log.exception("%s is no longer renewed", self._ref.lock)
-
-    def _pause(self, until: int) -> None:
-        _sleep(until, self._stopped.wait)
+            return None
 
     def _set_lost(self) -> None:
         self._lost.set()
 
     def _stop(self) -> None:
-        self._stopped.set()
+        _renewals.cancel(self._renewed)

@@ -6,8 +6,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Protocol
 
+from . import _election, _handed
 from . import _protocol as protocol
-from ._clock import MILLISECOND, SECOND, now_ns
+from ._clock import SECOND, now_ns
 from ._hold import Hold
 from ._model import Duration, slot_key
 from ._process import OfOneProcess
@@ -135,6 +136,41 @@ class BaseGrant(OfOneProcess):
         if not self._hold.holds():
             raise protocol.lost(self._hold, self._ref)
 
+    def export(self) -> str:
+        """Hands the lease over: the text returned is for `adopt` of a client in another process, or on another machine.
+        From the call on it is not held here: it is not renewed, `check` and `release` raise `LeaseLost` with the code
+        `handed_over`, and the end of the block sends nothing. It is no loss, so `lost` is not set.
+
+        The text contains the lease key, which allows to renew and to release: treat it as a secret. Give it to one
+        adopter: two could not tell that both hold the lease, and the fence takes the token from either. An adopter has
+        to be there before the lease expires.
+
+        Raises `LeaseLost` if it is not held, and `Invalid` while an upgrade is under way."""
+        if not self._hold.begin_upgrade():
+            raise Invalid("invalid", f"an upgrade of {self.lock!r} is under way: hand over the grant that it returns")
+        try:
+            self.check()
+            text = _handed.export(self._wish, self._granted, self._ref, self._hold)
+        finally:
+            self._hold.end_upgrade()
+        self._stop()
+        if self._ref.unreleased:
+            self._give_back(f"what was given up of {', '.join(map(repr, self.locks))}")
+        return text
+
+    def _proclaims(self, value: str) -> protocol.Steps[None]:
+        value = _election.checked(value)
+        if self.shared or self.slots or len(self.locks) > 1:
+            what = "readers, permits and several locks have no value"
+            raise Invalid("invalid", f"a leader holds one exclusive lock: {what}")
+        self.check()
+        until = now_ns() + self._keeper._requests.patience_ns
+        return _election.proclaim(self._ref, self._hold, value, until)
+
+    def _refuse_if_handed_over(self) -> None:
+        if self._hold.over == "handed_over":
+            raise protocol.lost(self._hold, self._ref)
+
     def _signing(self, name: Optional[str]) -> protocol.Steps[str]:
         if name is None and len(self.locks) > 1:
             raise Invalid("invalid", f"name the lock: one of {', '.join(map(repr, self.locks))}")
@@ -184,11 +220,10 @@ class BaseGrant(OfOneProcess):
 
     def _give_back(self, what: str) -> None:
         """Releases in the background the locks that the grant no longer holds."""
-        until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
-        self._keeper._in_background(protocol.release(self._ref, until), what)
+        self._keeper._in_background(self._keeper._requests.gives_back(self._wish, self._ref), what)
 
     def _is_lost(self) -> bool:
-        """Whether there is nothing to release: the grant is lost, or another process acquired it."""
+        """Whether there is nothing to release: the grant is lost or handed over, or another process acquired it."""
         return not self._hold.holds() and self._hold.over != "released"
 
     def _announce(self) -> None:

@@ -18,7 +18,7 @@ def deadline_ns(t0_ns: int, valid_for_ms: int, margin_ns: int) -> int:
 
 
 class Hold:
-    """The deadline of one grant. `announce` is called once, when it is lost; not when it is released."""
+    """The deadline of one grant. `announce` is called once, when it is lost; not when it is released or handed over."""
 
     def __init__(self, deadline: int, announce: Callable[[], None]) -> None:
         self._deadline = deadline
@@ -39,7 +39,7 @@ class Hold:
 
     @property
     def over(self) -> Optional[str]:
-        """Why it is over: a code, "released", or "forked" in a child of the process that acquired it."""
+        """Why it is over: a code, "released", "handed_over", or "forked" in a child of the process that acquired it."""
         return self._over if self.is_here else "forked"
 
     def holds(self) -> bool:
@@ -67,7 +67,7 @@ class Hold:
             if self._over is not None:
                 return False
             self._over = code
-        if code != "released":
+        if code not in ("released", "handed_over"):
             self._announce()
         return True
 

@@ -31,6 +31,18 @@ class Holder:
 
 
 @dataclass(frozen=True)
+class Leader:
+    """The leader of an election, as of one moment. It is news, not proof: a leader writes through a fence, with its
+    token."""
+
+    client_id: str
+    #: That of its grant, which rises with each leader.
+    token: int
+    #: What it announces.
+    value: Optional[str] = None
+
+
+@dataclass(frozen=True)
 class LockInfo:
     """A lock; `holder` is None while it is free, and the oldest of several."""
 
@@ -60,8 +72,8 @@ class Status:
 
 @dataclass(frozen=True)
 class Event:
-    """One change of a lock: `granted`, `released`, `expired`, `revoked` or `superseded`. Or `missed`: `missed`
-    changes did not arrive (None: nobody knows how many), so list the locks again."""
+    """One change of a lock: `granted`, `proclaimed`, `opened`, `released`, `expired`, `revoked` or `superseded`. Or
+    `missed`: `missed` changes did not arrive (None: nobody knows how many), so list the locks again."""
 
     kind: str
     revision: Optional[int]
@@ -72,6 +84,8 @@ class Event:
     reason: Optional[str] = None
     #: Of a shared grant: the number that names it.
     grant_id: Optional[int] = None
+    #: The server's wall clock at the change, for people.
+    time: Optional[str] = None
 
 
 def slot_key(lock: str, slot: int) -> str:

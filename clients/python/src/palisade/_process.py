@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import NoReturn, SupportsIndex
+from typing import Callable, Generic, NoReturn, SupportsIndex, TypeVar
 
 _forks = 0
 
@@ -35,6 +35,40 @@ class OfOneProcess:
             f"a {type(self).__name__} is neither copied nor sent to another process: make a client there, and send "
             "names of locks, or tokens of grants"
         )
+
+
+Made = TypeVar("Made")
+
+
+class Begun:
+    """Whether a thread that never ends was begun."""
+
+    def __init__(self, name: str, run: Callable[[], object]) -> None:
+        self._name, self._run, self._is = name, run, False
+
+    def begin(self) -> None:
+        """Call it without the locks for which the new thread would wait."""
+        if self._is:
+            return
+        self._is = True
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except BaseException:
+            self._is = False
+            raise
+
+
+class PerProcess(Generic[Made]):
+    """One for each process: a child has none of its parent's threads, and a copy of their locks."""
+
+    def __init__(self, make: Callable[[], Made]) -> None:
+        self._make = make
+        self._made: dict[tuple[int, int], Made] = {}
+
+    def here(self) -> Made:
+        process = this_process()
+        # `setdefault` is one step, also among threads.
+        return self._made.get(process) or self._made.setdefault(process, self._make())
 
 
 class Guard:

@@ -9,16 +9,32 @@ import uuid
 from itertools import pairwise
 from typing import Any, Optional, Sequence, Union
 
+from . import _handed
 from ._bearer import Bearer
-from ._clock import MILLISECOND
+from ._clock import MILLISECOND, now_ns
 from ._endpoints import Endpoints
 from ._hold import deadline_ns
 from ._model import Duration, milliseconds
-from ._protocol import Fault, Mode, Wish, code_of, error_of, fault_of, lock_path, read_reply
+from ._protocol import (
+    Fault,
+    Granted,
+    GrantRef,
+    Mode,
+    Steps,
+    Wish,
+    code_of,
+    error_of,
+    fault_of,
+    lock_path,
+    read_reply,
+    release,
+)
 from ._sse import Position
 from ._transport import Settings, identity_may_be_over
 from .errors import Invalid
 
+#: How long an acquire waits in the queue.
+WAIT = "30s"
 _DAY_MS = 86_400_000
 _MAX_LOCK_DELAY_MS = 60_000
 _MAX_METADATA = 256
@@ -47,7 +63,8 @@ class Requests:
         self,
         names: tuple[str, ...],
         ttl: Duration,
-        wait: Duration,
+        wait: Optional[Duration],
+        otherwise: Duration,
         client_id: Optional[str],
         metadata: Optional[str],
         shared: bool = False,
@@ -56,6 +73,7 @@ class Requests:
         lock_delay: Duration = 0,
         at_least_for: Duration = 0,
     ) -> Wish:
+        """`otherwise`: how long it waits if nobody said so."""
         for name in names:
             lock_path(name)
         if not 1 <= len(names) <= _MAX_LOCKS:
@@ -82,10 +100,21 @@ class Requests:
             raise Invalid("invalid", "ask for shared or for update, not both")
         mode: Mode = "update" if update else "shared" if shared else "exclusive"
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
-        return Wish(locks, client, ttl_ms, self.wait_ms(wait), metadata, self.patience_ns, mode, permits, *delays)
+        wait_ms = self.wait_ms(otherwise if wait is None else wait)
+        return Wish(locks, client, ttl_ms, wait_ms, metadata, self.patience_ns, mode, permits, *delays)
 
     def wait_ms(self, wait: Duration) -> int:
         return _milliseconds(wait, "wait", 0, _DAY_MS)
+
+    def adopts(self, text: str) -> tuple[Wish, Granted, GrantRef, Steps[tuple[int, int]]]:
+        """The lease in an exported text, and the steps that take it over."""
+        wish, granted = _handed.read(text, self.patience_ns)
+        ref = GrantRef(wish, granted)
+        return wish, granted, ref, _handed.adopt(ref, now_ns() + self.patience_ns, self.deadline)
+
+    def gives_back(self, wish: Wish, ref: GrantRef) -> Steps[str]:
+        """Releases what is left of a lease."""
+        return release(ref, now_ns() + 2 * wish.ttl_ms * MILLISECOND)
 
     def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.parse
 from typing import Iterator, Optional
 
 from ._model import Event, Malformed, integer, text, token
 
-_KINDS = frozenset({"granted", "released", "expired", "revoked", "superseded"})
+_KINDS = frozenset({"granted", "proclaimed", "opened", "released", "expired", "revoked", "superseded"})
 
 
 class Position:
@@ -20,6 +21,9 @@ class Position:
         self._opened = False
         #: Whether it is being opened anew because its certificate may be over.
         self.reconnects = False
+
+    def path(self) -> str:
+        return "/v1/watch?" + urllib.parse.urlencode(self.parameters(), quote_via=urllib.parse.quote)
 
     def parameters(self) -> dict[str, str]:
         self._kind, self._id, self._data = "", "", ""
@@ -65,6 +69,7 @@ class Position:
             if kind not in _KINDS:
                 return None
             about = text(value, "resource_id"), text(value, "client_id"), token(value)
-            return Event(kind, self.after, *about, reason=value.get("reason"), grant_id=value.get("grant_id"))
+            more = {name: value.get(name) for name in ("reason", "grant_id", "time")}
+            return Event(kind, self.after, *about, **more)
         except (ValueError, RecursionError, Malformed):
             return None

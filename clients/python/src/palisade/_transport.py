@@ -1,13 +1,14 @@
-"""Attempts over httpx: one sync, one async. After a failure the pool of connections is replaced, because a connection
-through which nothing comes back looks alive."""
+"""Attempts, and the exchanges over httpx: one sync, one async. After a failure the pool of connections is replaced,
+because a connection through which nothing comes back looks alive."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import ssl
 import weakref
-from typing import Any, Mapping, Optional
+from typing import Any, AsyncIterator, Iterator, Mapping, Optional
 
 import httpx
 
@@ -15,9 +16,9 @@ from ._bearer import Bearer
 from ._bounded import Transport, bounded
 from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
-from ._model import Malformed
+from ._exchange import AsyncExchange, AsyncStream, Exchange, Stream, believed
 from ._process import Guard, this_process
-from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, attempt_ns, code_of, read_reply
+from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, attempt_ns, code_of
 from ._tls import Certificates
 from .errors import Invalid
 
@@ -120,14 +121,15 @@ def _timeout(until_ns: int) -> float:
     return max(0.001, (until_ns - now_ns()) / SECOND)
 
 
-def watch_timeout(patience_ns: int) -> httpx.Timeout:
+def _watch_timeout(patience_ns: int) -> httpx.Timeout:
     """Until a watch is open, it has the time of an attempt."""
     return httpx.Timeout(attempt_ns(patience_ns, 0, patience_ns) / SECOND)
 
 
-def is_open(answer: httpx.Response) -> None:
+def _is_open(answer: httpx.Response) -> None:
     """From now on comments keep the watch alive. httpx reads its settings anew for each piece of the body."""
-    answer.request.extensions["timeout"]["read"] = WATCH_SILENCE_S
+    if answer.status_code == 200:
+        answer.request.extensions["timeout"]["read"] = WATCH_SILENCE_S
 
 
 def new_nonce() -> str:
@@ -151,50 +153,37 @@ def foreign(nonce: str, answer: httpx.Response) -> Optional[str]:
     return f"an answer (status {answer.status_code}{redirect}) came that is {origin}"
 
 
-def _believed(url: str, send: Send, nonce: str, answer: httpx.Response) -> Reply:
-    """The answer, if it is that of this request. Raises `Fault`."""
+def _owned(url: str, nonce: str, answer: httpx.Response) -> None:
+    """Raises `Fault` for an answer that is not that of the request with this nonce."""
     why = foreign(nonce, answer)
     if why is not None:
         raise Fault(f"{url}: {why}", unknown=True, heard=True)
-    reply = read_reply(answer.status_code, answer.content)
-    try:
-        send.check(reply)
-    except Malformed as malformed:
-        raise Fault(f"{url}: a broken answer: {malformed}", unknown=True, heard=True) from None
-    return reply
 
 
 class _Transport:
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    """Sends to one address after the other."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self.endpoints = endpoints
 
     def _next(self, send: Send, end: int) -> tuple[str, Send, int]:
         """The next attempt: its address, its request, and its end."""
-        url = self.settings.endpoints.current()
-        if send.probe is not None and not self.settings.endpoints.proven(url):
+        url = self.endpoints.current()
+        if send.probe is not None and not self.endpoints.proven(url):
             send = send.probe
         return url, send, min(end, now_ns() + send.timeout_ns)
 
     def _is_over(self, url: str, outcome: Outcome, end: int) -> bool:
         """Whether no leader is to be asked at once."""
-        if not isinstance(outcome, Reply) or not self.settings.endpoints.answered(url, outcome):
+        if not isinstance(outcome, Reply) or not self.endpoints.answered(url, outcome):
             return True
         return now_ns() + LEAST_TIME >= end
 
 
 class SyncTransport(_Transport):
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._pools = {this_process(): _SyncPool(settings)}
-        self._closed = False
-
-    @property
-    def pool(self) -> _SyncPool:
-        """The connections of this process: never those of the one that it was forked from."""
-        if self._closed:
-            raise Invalid("invalid", "the client is closed")
-        process = this_process()
-        return self._pools.get(process) or self._pools.setdefault(process, _SyncPool(self.settings))
+    def __init__(self, endpoints: Endpoints, exchange: Exchange) -> None:
+        super().__init__(endpoints)
+        self.exchange = exchange
 
     def send(self, send: Send) -> Outcome:
         end = now_ns() + send.timeout_ns
@@ -207,25 +196,50 @@ class SyncTransport(_Transport):
     def _attempt(self, url: str, send: Send, until: int) -> Outcome:
         outcome = self._once(url, send, until)
         if isinstance(outcome, Reply) and identity_may_be_over(url, outcome.status, code_of(outcome)):
-            self.reconnect()
+            self.exchange.reconnect()
             outcome = self._once(url, send, until)
         return outcome
 
     def _once(self, url: str, send: Send, until: int) -> Outcome:
+        try:
+            return self.exchange.send(url, send, until)
+        except Fault as fault:
+            self.endpoints.failed(url)
+            return fault
+
+
+class SyncHttp:
+    """The exchange over httpx."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._pools = {this_process(): _SyncPool(settings)}
+        self._closed = False
+
+    @property
+    def pool(self) -> _SyncPool:
+        """The connections of this process: never those of the one that it was forked from."""
+        if self._closed:
+            raise Invalid("invalid", "the client is closed")
+        process = this_process()
+        return self._pools.get(process) or self._pools.setdefault(process, _SyncPool(self.settings))
+
+    def send(self, url: str, send: Send, until_ns: int) -> Reply:
         pool = self.pool
         while not pool.enter():
             pool = self.pool
         nonce = new_nonce()
         try:
-            with bounded(until):
-                answer = pool.client.request(**_request(url, send, nonce, until))
-            return _believed(url, send, nonce, answer)
-        except Fault as fault:
-            self._replace(url, pool)
-            return fault
+            with bounded(until_ns):
+                answer = pool.client.request(**_request(url, send, nonce, until_ns))
+            _owned(url, nonce, answer)
+            return believed(url, send, answer.status_code, answer.content)
+        except Fault:
+            self._retire(pool)
+            raise
         except (httpx.HTTPError, OSError) as error:
-            self._replace(url, pool)
-            return self.settings.fault(url, error)
+            self._retire(pool)
+            raise self.settings.fault(url, error) from None
         except RuntimeError as error:
             # httpx's word for a client that was closed meanwhile.
             if not self._closed:
@@ -235,10 +249,26 @@ class SyncTransport(_Transport):
             if pool.leave():
                 pool.client.close()
 
-    def _replace(self, url: str, pool: _SyncPool) -> None:
-        """After a failure: another address, and other connections."""
-        self.settings.endpoints.failed(url)
-        self._retire(pool)
+    @contextlib.contextmanager
+    def watch(self, url: str, path: str, patience_ns: int) -> Iterator[Stream]:
+        nonce, timeout = new_nonce(), _watch_timeout(patience_ns)
+        until = now_ns() + int((timeout.connect or 0) * SECOND)
+        try:
+            with contextlib.ExitStack() as stack:
+                with bounded(until):
+                    stream = self.pool.client.stream("GET", url + path, timeout=timeout, headers={NONCE: nonce})
+                    answer = stack.enter_context(stream)
+                # Leaving the block with the answer unread closes the connection.
+                _owned(url, nonce, answer)
+
+                def read() -> bytes:
+                    with bounded(until):
+                        return answer.read()
+
+                _is_open(answer)
+                yield Stream(answer.status_code, read, answer.iter_lines)
+        except httpx.HTTPError as error:
+            raise _fault(url, error) from None
 
     def reconnect(self) -> None:
         """The next attempt has a new connection."""
@@ -274,8 +304,38 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 class AsyncTransport(_Transport):
+    def __init__(self, endpoints: Endpoints, exchange: AsyncExchange) -> None:
+        super().__init__(endpoints)
+        self.exchange = exchange
+
+    async def send(self, send: Send) -> Outcome:
+        end = now_ns() + send.timeout_ns
+        while True:
+            url, attempt, until = self._next(send, end)
+            outcome = await self._attempt(url, attempt, until)
+            if self._is_over(url, outcome, end):
+                return outcome
+
+    async def _attempt(self, url: str, send: Send, until: int) -> Outcome:
+        outcome = await self._once(url, send, until)
+        if isinstance(outcome, Reply) and identity_may_be_over(url, outcome.status, code_of(outcome)):
+            await self.exchange.reconnect()
+            outcome = await self._once(url, send, until)
+        return outcome
+
+    async def _once(self, url: str, send: Send, until: int) -> Outcome:
+        try:
+            return await self.exchange.send(url, send, until)
+        except Fault as fault:
+            self.endpoints.failed(url)
+            return fault
+
+
+class AsyncHttp:
+    """The exchange over httpx."""
+
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+        self.settings = settings
         # A connection belongs to one event loop.
         self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncPool] = weakref.WeakKeyDictionary()
         self._process = this_process()
@@ -293,36 +353,22 @@ class AsyncTransport(_Transport):
             self._pools[loop] = _AsyncPool(self.settings)
         return self._pools[loop]
 
-    async def send(self, send: Send) -> Outcome:
-        end = now_ns() + send.timeout_ns
-        while True:
-            url, attempt, until = self._next(send, end)
-            outcome = await self._attempt(url, attempt, until)
-            if self._is_over(url, outcome, end):
-                return outcome
-
-    async def _attempt(self, url: str, send: Send, until: int) -> Outcome:
-        outcome = await self._once(url, send, until)
-        if isinstance(outcome, Reply) and identity_may_be_over(url, outcome.status, code_of(outcome)):
-            await self.reconnect()
-            outcome = await self._once(url, send, until)
-        return outcome
-
-    async def _once(self, url: str, send: Send, until: int) -> Outcome:
+    async def send(self, url: str, send: Send, until_ns: int) -> Reply:
         pool = self.pool
         while not pool.enter():
             pool = self.pool
         nonce = new_nonce()
         try:
-            async with asyncio.timeout(_timeout(until) + SLACK_S):
-                answer = await pool.client.request(**_request(url, send, nonce, until))
-            return _believed(url, send, nonce, answer)
-        except Fault as fault:
-            self._replace(url, pool)
-            return fault
+            async with asyncio.timeout(_timeout(until_ns) + SLACK_S):
+                answer = await pool.client.request(**_request(url, send, nonce, until_ns))
+            _owned(url, nonce, answer)
+            return believed(url, send, answer.status_code, answer.content)
+        except Fault:
+            self._retire(pool)
+            raise
         except (httpx.HTTPError, OSError) as error:
-            self._replace(url, pool)
-            return self.settings.fault(url, error)
+            self._retire(pool)
+            raise self.settings.fault(url, error) from None
         except RuntimeError as error:
             # httpx's word for a client that was closed meanwhile.
             if not self._closed:
@@ -332,9 +378,26 @@ class AsyncTransport(_Transport):
             if pool.leave():
                 await pool.client.aclose()
 
-    def _replace(self, url: str, pool: _AsyncPool) -> None:
-        self.settings.endpoints.failed(url)
-        self._retire(pool)
+    @contextlib.asynccontextmanager
+    async def watch(self, url: str, path: str, patience_ns: int) -> AsyncIterator[AsyncStream]:
+        nonce, timeout = new_nonce(), _watch_timeout(patience_ns)
+        until = asyncio.get_running_loop().time() + (timeout.connect or 0) + SLACK_S
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout_at(until):
+                    stream = self.pool.client.stream("GET", url + path, timeout=timeout, headers={NONCE: nonce})
+                    answer = await stack.enter_async_context(stream)
+                # Leaving the block with the answer unread closes the connection.
+                _owned(url, nonce, answer)
+
+                async def read() -> bytes:
+                    async with asyncio.timeout_at(until):
+                        return await answer.aread()
+
+                _is_open(answer)
+                yield AsyncStream(answer.status_code, read, answer.aiter_lines)
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise _fault(url, error) from None
 
     async def reconnect(self) -> None:
         """The next attempt has a new connection."""

@@ -226,49 +226,49 @@ class Attempts(_Attempts):
     def take(self, connection: Any, worker: str) -> Optional[Attempt]:
         """Begins an attempt at the oldest job that is ready or whose lease has expired, and commits; None if there is
         none. A job whose last attempt is over is moved to `failed` on the way."""
-        own = _drivers.sync(connection)
+        own = _drivers.of_server(_drivers.sync(connection))
         taken: Optional[Attempt] = self._alone(own, self._take(own.system, worker))
         return taken
 
     def heartbeat(self, connection: Any, attempt: Attempt) -> None:
         """Renews the lease, and commits. It waits while `transact` has the row, which keeps the job by itself."""
-        own = _drivers.sync(connection)
+        own = _drivers.of_server(_drivers.sync(connection))
         self._alone(own, self._heartbeat(own.system, attempt))
 
     def reap(self, connection: Any) -> list[Any]:
         """Moves the jobs whose last attempt is over to `failed`, and commits. Returns their ids. `take` does it too."""
-        own = _drivers.sync(connection)
+        own = _drivers.of_server(_drivers.sync(connection))
         reaped: list[Any] = self._alone(own, self._reap(own.system))
         return reaped
 
     def guard(self, connection: Any, attempt: Attempt) -> None:
         """First in the transaction that holds all effects: nobody takes the job over before it ends."""
-        own = _drivers.sync(connection)
+        own = _drivers.of_server(_drivers.sync(connection))
         _drivers.run(own, self._guard(own.system, attempt), _translated)
 
     def finish(self, connection: Any, attempt: Attempt) -> None:
         """The job is done, if the transaction commits."""
-        own = _drivers.sync(connection)
+        own = _drivers.of_server(_drivers.sync(connection))
         _drivers.run(own, self._finish(own.system, attempt), _translated)
 
     def fail(self, connection: Any, attempt: Attempt, reason: str, retry: bool = True) -> None:
         """The job is ready again if attempts are left and `retry` is true; else it has failed."""
-        own = _drivers.sync(connection)
+        own = _drivers.of_server(_drivers.sync(connection))
         _drivers.run(own, self._fail(own.system, attempt, reason, retry), _translated)
 
     @contextlib.contextmanager
     def transact(self, connection: Any, attempt: Attempt) -> Iterator[Any]:
         """A transaction with `guard` at its beginning and `finish` at its end, unless the block called `finish` or
         `fail`. It rolls back after an error."""
-        own = _drivers.sync(connection)
+        own = _drivers.of_server(_drivers.sync(connection))
         first, last = self._guard(own.system, attempt), self._finish_unless_ended(own.system, attempt)
-        with _drivers.begun(own, lambda: first, _translated, lambda: last) as inner:
+        with _drivers.begun(own, lambda _: first, _translated, lambda: last) as inner:
             yield inner
 
     def _alone(self, own: _drivers.Sync, steps: Steps[Any]) -> Any:
         kept: list[Any] = []
         first = _keeping(steps, kept)
-        with _drivers.begun(own, lambda: first, _translated, otherwise=_ALONE):
+        with _drivers.begun(own, lambda _: first, _translated, otherwise=_ALONE):
             return kept[0]
 
 
@@ -276,34 +276,34 @@ class AsyncAttempts(_Attempts):
     """As `Attempts`, with a connection of asyncio."""
 
     async def take(self, connection: Any, worker: str) -> Optional[Attempt]:
-        own = _drivers.asynchronous(connection)
+        own = _drivers.of_server(_drivers.asynchronous(connection))
         taken: Optional[Attempt] = await self._alone(own, self._take(own.system, worker))
         return taken
 
     async def heartbeat(self, connection: Any, attempt: Attempt) -> None:
-        own = _drivers.asynchronous(connection)
+        own = _drivers.of_server(_drivers.asynchronous(connection))
         await self._alone(own, self._heartbeat(own.system, attempt))
 
     async def reap(self, connection: Any) -> list[Any]:
-        own = _drivers.asynchronous(connection)
+        own = _drivers.of_server(_drivers.asynchronous(connection))
         reaped: list[Any] = await self._alone(own, self._reap(own.system))
         return reaped
 
     async def guard(self, connection: Any, attempt: Attempt) -> None:
-        own = _drivers.asynchronous(connection)
+        own = _drivers.of_server(_drivers.asynchronous(connection))
         await _drivers.arun(own, self._guard(own.system, attempt), _translated)
 
     async def finish(self, connection: Any, attempt: Attempt) -> None:
-        own = _drivers.asynchronous(connection)
+        own = _drivers.of_server(_drivers.asynchronous(connection))
         await _drivers.arun(own, self._finish(own.system, attempt), _translated)
 
     async def fail(self, connection: Any, attempt: Attempt, reason: str, retry: bool = True) -> None:
-        own = _drivers.asynchronous(connection)
+        own = _drivers.of_server(_drivers.asynchronous(connection))
         await _drivers.arun(own, self._fail(own.system, attempt, reason, retry), _translated)
 
     @contextlib.asynccontextmanager
     async def transact(self, connection: Any, attempt: Attempt) -> AsyncIterator[Any]:
-        own = _drivers.asynchronous(connection)
+        own = _drivers.of_server(_drivers.asynchronous(connection))
         first, last = self._guard(own.system, attempt), self._finish_unless_ended(own.system, attempt)
         async with _drivers.abegun(own, lambda: first, _translated, lambda: last) as inner:
             yield inner

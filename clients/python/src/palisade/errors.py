@@ -64,6 +64,7 @@ class OperatorNeeded(PalisadeError):
 _WHY = {
     "expired": "no renewal was acknowledged in time",
     "not_held": "it was released",
+    "handed_over": "it was handed over to another process",
     "forked": "the parent of this process acquired it before the fork; acquire the lock in this process",
     "revoked": "an operator revoked it",
     "superseded": "the same client id acquired the lock again",

@@ -25,7 +25,8 @@ import sqlalchemy.event
 import sqlalchemy.orm
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 
-from .fences import _drivers, mysql, postgres
+from .fences import _drivers
+from .fences._claims import claims
 from .fences.rule import CLAIM_RULE, Rule
 
 
@@ -105,12 +106,11 @@ def _claim(target: Any, connection: sqlalchemy.Connection) -> None:
     if not fences:
         return
     own = _drivers.sync(connection)
-    claims = {"postgres": postgres, "mysql": mysql}[own.system]._claims
     for name in sorted(fences):
         if own.system == "mysql":
             _settle_later(connection)
         # The error stays SQLAlchemy's.
-        _drivers.run(own, claims({name: fences[name].holder}, fences[name].rule), lambda error: None)
+        _drivers.run(own, claims(own, {name: fences[name].holder}, fences[name].rule), lambda error: None)
 
 
 def _settle_later(connection: sqlalchemy.Connection) -> None:

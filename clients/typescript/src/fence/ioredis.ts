@@ -1,5 +1,5 @@
 /**
- * Redis with `ioredis`: the same as `palisade/fence/redis`, which takes the connections of both packages.
+ * Redis with `ioredis`: the same as `palisade-client/fence/redis`, which takes the connections of both packages.
  *
  * @packageDocumentation
  */

@@ -16,37 +16,14 @@
 import type { ClientBase, Pool, PoolClient } from "pg";
 
 import { Invalid } from "../errors.js";
-import { checkKind, checkOptions, short } from "../options.js";
-import {
-  checkHolders,
-  checkResource,
-  checkSequence,
-  leftMs,
-  presented,
-  type Holder,
-  type Pass,
-  checkWork,
-} from "./holder.js";
+import { short } from "../options.js";
+import { checkHolders, checkResource, leftMs, presented, type Holder, type Pass, checkWork } from "./holder.js";
+import { checkNumber, checkResult, checkWrite, type WriteNumber, type Written } from "./numbered.js";
 import { ask, isPool, transaction } from "./pgsession.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
+export { MAX_RESULT_BYTES, type WriteNumber, type Written } from "./numbered.js";
 export { rejection } from "./rejection.js";
-
-/** The longest result that is recorded with a numbered write, in bytes. */
-export const MAX_RESULT_BYTES = 65_536;
-
-/** The number of a write among those of the grant, 0 – 2^53 − 1, and a digest of its content, 0 – 2^64 − 1. */
-export interface WriteNumber {
-  readonly sequence: number;
-  readonly digest?: bigint;
-}
-
-export interface Written {
-  /** The write was carried out before: write nothing more. */
-  readonly repeat: boolean;
-  /** The result that was recorded then. */
-  readonly result: Uint8Array | undefined;
-}
 
 // The types are written out, because the values are sent as text.
 const PASS = "$3::text, $4::text, $5::boolean, $6::bigint";
@@ -170,15 +147,8 @@ export async function write(
   number?: WriteNumber,
   rule: Rule = {},
 ): Promise<Written> {
-  if (number !== undefined) {
-    checkOptions("write", number, ["sequence", "digest"]);
-    checkNumber(number.sequence);
-  }
+  checkWrite(number);
   const digest = number?.digest;
-  checkKind("the digest", digest, digest === undefined || typeof digest === "bigint", "a bigint");
-  if (digest !== undefined && BigInt.asUintN(64, digest) !== digest) {
-    throw new Invalid(`the digest ${String(digest)} is out of range: 0 to 2^64 - 1 are allowed`);
-  }
   // BIGINT has a sign, a digest has none.
   const signed = digest === undefined ? null : BigInt.asIntN(64, digest).toString();
   const values = [...arguments_(resource, presented(holder), rule), number?.sequence ?? null, signed];
@@ -196,10 +166,7 @@ export async function record(
 ): Promise<void> {
   checkResource(resource);
   checkNumber(sequence);
-  checkKind("the result", result, (result as unknown) instanceof Uint8Array, "a Uint8Array");
-  if (result.length > MAX_RESULT_BYTES) {
-    throw new Invalid(`the result has ${result.length} bytes; 0 to ${MAX_RESULT_BYTES} are allowed`);
-  }
+  checkResult(result);
   await ask(db, RECORD, [resource, sequence, result, presented(holder).token]);
 }
 
@@ -208,10 +175,4 @@ function arguments_(resource: string, { token, authority, lock }: Pass, rule: Ru
   checkRule(rule);
   const maxJump = rule.maxJump === undefined ? MAX_JUMP : rule.maxJump;
   return [resource, token, authority ?? null, lock ?? null, rule.strict === true, maxJump];
-}
-
-/** The number of a write, where one is needed. */
-function checkNumber(sequence: number): void {
-  checkKind("the sequence number", sequence, typeof sequence === "number", "a whole number");
-  checkSequence(sequence);
 }

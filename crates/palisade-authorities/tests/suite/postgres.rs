@@ -306,7 +306,7 @@ async fn a_grant_and_its_observers_agree_on_when_it_was_acquired() {
     let client = client_of(&url(server.address())).await.unwrap();
     let lease = client.lock("orders").acquire().await.unwrap();
     let shown = client.show("orders").await.unwrap();
-    assert_eq!(shown.acquired_at, Some(lease.acquired_at()));
+    assert_eq!(shown.acquired_at, lease.acquired_at());
 }
 
 #[tokio::test]

@@ -184,7 +184,7 @@ impl LockService for Palisade {
     fn watch(&self, prefix: &str, after: Option<u64>) -> Operation<'_, Events> {
         let request = pb::WatchRequest {
             prefix: prefix.to_owned(),
-            after_revision: after.unwrap_or(0),
+            after_revision: after,
         };
         Box::pin(watch::open(&self.nodes, &self.authority, request))
     }

@@ -313,6 +313,7 @@ pub(super) fn event(event: pb::Event) -> Result<Notice, Fault> {
     };
     Ok(Notice::Change(WatchEvent {
         revision: event.revision,
+        time: WallTime(event.time_ms),
         lock: LockName::new(&event.lock).map_err(malformed)?,
         client: match &*event.client_id {
             "" => None,
@@ -384,6 +385,7 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
             .collect::<Result<_, _>>()?,
         permits: (lock.permits != 0).then_some(lock.permits),
         waiters: lock.waiters,
+        waited: None,
         queue: lock
             .queue
             .into_iter()

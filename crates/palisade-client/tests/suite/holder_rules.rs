@@ -83,7 +83,7 @@ async fn a_guard_says_what_was_granted_and_keeps_the_secret_to_itself() {
     assert_eq!(lease.lock().as_str(), "orders");
     assert_eq!(lease.authority().as_str(), "scripted");
     assert_eq!(u64::from(lease.ttl().as_millis()), TTL_MS);
-    assert_eq!(lease.acquired_at(), WallTime(1_800_000_000_000));
+    assert_eq!(lease.acquired_at(), Some(WallTime(1_800_000_000_000)));
     assert_eq!(lease.waited(), Duration::from_millis(300));
     let shown = format!("{lease:?}");
     let client = lease.client_id().to_string();

@@ -14,8 +14,12 @@ mod authorities;
 mod cluster;
 #[cfg(feature = "palisade")]
 mod connections;
+#[cfg(all(feature = "in-process", feature = "palisade"))]
+mod handing_over;
 mod holder_rules;
 #[cfg(all(feature = "in-process", feature = "palisade"))]
 mod runtimes;
 mod support;
+#[cfg(feature = "in-process")]
+mod testing;
 mod upgrades;

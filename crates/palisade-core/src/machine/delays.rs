@@ -19,7 +19,7 @@ use crate::command::LockMode;
 use crate::delays::Delays;
 use crate::limits;
 use crate::name::LockName;
-use crate::outcome::{Change, Delayed, Effect, Ending, Event, Outcome};
+use crate::outcome::{Change, Delayed, Detail, Effect, Ending, Event, Outcome};
 use crate::permits::Slots;
 use crate::time::{Span, Timestamp};
 
@@ -76,18 +76,23 @@ impl Tables {
     /// Closes a lock that nobody holds.
     pub(super) fn close_until(&mut self, lock: Slot, until: Timestamp) {
         let last = self.writer(lock).token();
+        assert!(
+            self.is_kept(lock),
+            "a lock is closed that somebody holds (D1)"
+        );
         self.extra_mut(lock).closed = Some(until);
-        self.closed_locks.insert((until, last), lock);
+        let other = self.closed_locks.insert((until, last), lock);
+        assert_eq!(other, None, "two closed locks have one last token");
     }
 
-    /// Opens it again, and says whether it was closed.
-    pub(super) fn open_again(&mut self, lock: Slot) -> bool {
-        let Some(until) = self.closed(lock) else {
-            return false;
-        };
-        let last = self.writer(lock).token();
-        self.extra_mut(lock).closed = None;
-        self.closed_locks.remove(&(until, last)).is_some()
+    /// Opens it again, if it was closed.
+    pub(super) fn open_again(&mut self, lock: Slot) {
+        if let Some(until) = self.closed(lock) {
+            let last = self.writer(lock).token();
+            self.extra_mut(lock).closed = None;
+            let noted = self.closed_locks.remove(&(until, last));
+            assert_eq!(noted, Some(lock), "a closed lock has no timer (D2)");
+        }
     }
 
     /// When the first closed lock opens.
@@ -168,7 +173,8 @@ impl Machine {
             token: self.tables.writer(lock).token(),
             remaining: Span::ZERO,
         });
-        self.changed |= self.tables.open_again(lock);
+        self.tables.open_again(lock);
+        self.changed = true;
         self.event_of_opening(lock, reason, effects);
         self.wake(lock, &last, effects);
         Outcome::Done
@@ -184,6 +190,7 @@ impl Machine {
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            wall: self.wall,
             lock: self.tables.locks[lock].name.clone(),
             client: None,
             token: last.token(),
@@ -192,6 +199,7 @@ impl Machine {
             by: self.by,
             lease: None,
             held: Span::ZERO,
+            detail: Detail::default(),
             change: Change::Opened {
                 reason: reason.into(),
             },

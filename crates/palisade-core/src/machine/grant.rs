@@ -144,6 +144,13 @@ impl Tables {
         (grant, &self.leases[grant.lease])
     }
 
+    /// The lease of a lock's writer; `None` if the lock has none.
+    #[inline]
+    pub(super) fn lease_of_writer(&self, lock: Slot) -> Option<&Lease> {
+        let lease = self.writer(lock).lease;
+        (lease < SHARED).then(|| &self.leases[lease])
+    }
+
     /// A grant and the lease that it is under.
     pub(crate) fn held(&self, grant: Slot) -> (&Grant, &Lease) {
         let grant = self.grant(grant);
@@ -225,12 +232,18 @@ impl Tables {
     pub(super) fn tie(&mut self, grant: Slot, lease: Slot) {
         let last = core::mem::replace(&mut self.leases[lease].last, grant);
         let tied = self.grant_mut(grant);
+        let (before, token) = (tied.lease, tied.token);
+        assert_eq!(before, NIL, "a grant goes under two leases");
         (tied.lease, tied.prev, tied.next) = (lease, last, NIL);
         if last == NIL {
             self.leases[lease].first = grant;
             return;
         }
-        self.grant_mut(last).next = grant;
+        let before = self.grant_mut(last);
+        let (next, older) = (before.next, before.token);
+        assert_eq!(next, NIL, "a lease's last grant has one behind it");
+        assert!(older <= token, "a lease's grants are not in token order");
+        before.next = grant;
         if is_share(last) {
             self.index_share(last);
         }
@@ -244,14 +257,22 @@ impl Tables {
         } = *untied;
         (untied.lease, untied.prev, untied.next) = (NIL, NIL, NIL);
         if prev == NIL {
-            self.leases[lease].first = next;
+            let first = core::mem::replace(&mut self.leases[lease].first, next);
+            assert_eq!(first, grant, "a lease's first grant is another one");
         } else {
-            self.grant_mut(prev).next = next;
+            let before = self.grant_mut(prev);
+            let linked = before.next;
+            assert_eq!(linked, grant, "a lease's links do not agree");
+            before.next = next;
         }
         if next == NIL {
-            self.leases[lease].last = prev;
+            let last = core::mem::replace(&mut self.leases[lease].last, prev);
+            assert_eq!(last, grant, "a lease's last grant is another one");
         } else {
-            self.grant_mut(next).prev = prev;
+            let behind = self.grant_mut(next);
+            let linked = behind.prev;
+            assert_eq!(linked, grant, "a lease's links do not agree");
+            behind.prev = prev;
         }
         if self.leases[lease].first == NIL {
             self.close_lease(lease);

@@ -393,7 +393,7 @@ impl Machine {
         if !self.tables.sets.is_empty() {
             self.tables.note_sets_of(client.slot());
         }
-        self.event(grant, Change::Granted { ttl }, effects);
+        self.event(grant, Change::Granted { ttl }, waited, effects);
         Outcome::Granted(self.granted(grant, waited))
     }
 
@@ -489,7 +489,7 @@ impl Machine {
         let token = self.tables.writer(live).token();
         self.tables
             .set_metadata(live, Some(value).filter(|value| !value.is_empty()));
-        self.event(live, Change::Proclaimed, effects);
+        self.event(live, Change::Proclaimed, Span::ZERO, effects);
         Outcome::Proclaimed {
             token,
             revision: self.revision,
@@ -597,7 +597,7 @@ impl Machine {
             reason,
             delayed: delayed.map(|until| until.since(self.now)),
         };
-        self.event(grant, change, effects);
+        self.event(grant, change, Span::ZERO, effects);
         let (ends, lease) = self.tables.held_by_writer(grant);
         self.over.remember(Over {
             by: self.tables.principal_of(lease.client),
@@ -618,8 +618,7 @@ impl Machine {
             return Standing::Free;
         };
         let grant = self.tables.grant_on(slot);
-        let holder = self.tables.writer(slot).lease();
-        match self.tables.leases.get(holder) {
+        match self.tables.lease_of_writer(slot) {
             Some(lease) if !lease.is_expired(self.now) => return Standing::Held(slot),
             Some(_) => self.end_and_wake(grant, Ending::Expired, None, effects),
             None if self.tables.has_live_readers_only(slot, self.now) => {
@@ -662,7 +661,7 @@ impl Machine {
     pub(super) fn live_grant(&self, named: &GrantRef) -> Option<Slot> {
         let held = self.tables.find_lock(&named.lock)?;
         let grant = self.tables.writer(held);
-        let Some(lease) = self.tables.leases.get(grant.lease()) else {
+        let Some(lease) = self.tables.lease_of_writer(held) else {
             return self.live_share(held, named);
         };
         let is_live = is_meant(grant, lease, named) && !lease.is_expired(self.now);

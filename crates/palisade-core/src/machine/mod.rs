@@ -19,6 +19,8 @@
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
 
+#[cfg(test)]
+mod corruptions;
 mod delays;
 mod expiry;
 mod extensions;
@@ -64,7 +66,7 @@ use crate::command::{Away, Command, Entry, Others};
 use crate::id::{Principal, RequestId};
 use crate::limits::{self, Limits};
 use crate::name::LockName;
-use crate::outcome::{Change, Effect, Ending, Event, Outcome};
+use crate::outcome::{Change, Detail, Effect, Ending, Event, Outcome};
 use crate::permits::Slots;
 use crate::time::{Span, Timestamp, WallTime};
 use crate::token::Token;
@@ -175,6 +177,10 @@ impl Machine {
             // A set that this very entry went on to grant.
             applied.outcome = self.own_answer(request, before, effects);
         }
+        assert!(
+            self.to_wake.is_empty(),
+            "a lock that a set left was not handed on (M2)"
+        );
         applied.changed = self.changed;
         applied
     }
@@ -366,20 +372,22 @@ impl Machine {
         });
     }
 
-    fn event(&mut self, grant: Slot, change: Change, effects: &mut Vec<Effect>) {
+    /// Reports a change of a grant; a new one was asked for `waited` ago.
+    fn event(&mut self, grant: Slot, change: Change, waited: Span, effects: &mut Vec<Effect>) {
         self.revision += 1;
         if self.silent {
             return;
         }
         if share::is_share(grant) {
-            return self.event_of_share(grant, change, effects);
+            return self.event_of_share(grant, change, waited, effects);
         }
-        let lock = &self.tables.locks[grant];
+        let (slot, lock) = (grant, &self.tables.locks[grant]);
         let (grant, lease) = self.tables.held_by_writer(grant);
         let client = &self.tables.clients[lease.client.slot()];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            wall: self.wall,
             token: grant.token(),
             shared: None,
             slots: Slots::NONE,
@@ -388,7 +396,34 @@ impl Machine {
             by: client.by,
             lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
+            detail: self.detail(slot, lease, &change, waited),
             change,
         }));
+    }
+
+    /// The facts of a change of this grant that only the history needs.
+    #[inline]
+    fn detail(&self, grant: Slot, lease: &Lease, change: &Change, waited: Span) -> Detail {
+        let metadata = || self.tables.metadata_of(grant).map(Into::into);
+        match change {
+            Change::Granted { .. } => Detail {
+                waited,
+                metadata: metadata(),
+                ..Detail::default()
+            },
+            Change::Proclaimed => Detail {
+                metadata: metadata(),
+                ..Detail::default()
+            },
+            Change::Ended { how, .. } => Detail {
+                by: match how {
+                    Ending::Revoked => self.by,
+                    _ => Principal::ANONYMOUS,
+                },
+                unrenewed: self.now.since(lease.renewed()),
+                ..Detail::default()
+            },
+            Change::Opened { .. } => Detail::default(),
+        }
     }
 }

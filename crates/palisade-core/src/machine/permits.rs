@@ -32,14 +32,22 @@ impl Tables {
     /// The slots that are free. A semaphore that was made smaller may have slots beyond its number; they end with
     /// their holders.
     pub(crate) fn free_slots(&self, lock: Slot) -> Slots {
-        Slots::all(self.permits(lock).unwrap_or(0)).without(self.taken_slots(lock))
+        Slots::all(self.number_of_permits(lock)).without(self.taken_slots(lock))
     }
 
     /// How many permits may be granted. A semaphore that was made smaller may have slots that are free and as many holders
     /// as permits, or more: nobody is granted one until fewer are held (P1).
     pub(crate) fn free_permits(&self, lock: Slot) -> u32 {
         let held = self.taken_slots(lock).count();
-        self.permits(lock).unwrap_or(0).saturating_sub(held)
+        self.number_of_permits(lock).saturating_sub(held)
+    }
+
+    /// How many permits a semaphore has.
+    fn number_of_permits(&self, lock: Slot) -> u32 {
+        match self.permits(lock) {
+            Some(permits) => permits,
+            None => panic!("permits are asked of a lock that is no semaphore (P1)"),
+        }
     }
 
     fn taken_slots(&self, lock: Slot) -> Slots {

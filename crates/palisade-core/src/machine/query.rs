@@ -11,7 +11,7 @@ use crate::id::{GrantId, Principal, RequestId};
 use crate::limits::{self, Limits};
 use crate::name::LockName;
 use crate::outcome::{Holder, LockView, Queued, Reader};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 use crate::token::Token;
 
 /// Slots looked at for one page: a listing never keeps the machine busy for longer than this.
@@ -107,6 +107,7 @@ impl Machine {
         Some(LockView {
             revision: Some(self.revision),
             readers: self.readers_then(slot, now),
+            waited: None,
             queue: self.queue_then(slot, now),
             ..view
         })
@@ -217,6 +218,7 @@ impl Machine {
                 delayed: closed.map(|until| until.since(now)),
                 permits: self.tables.permits(slot),
                 waiters: self.tables.waiting(slot),
+                waited: self.waited_then(slot, now),
                 ..LockView::free(name)
             });
         }
@@ -231,8 +233,15 @@ impl Machine {
             reader_count: self.tables.readers(slot),
             permits: self.tables.permits(slot),
             waiters: self.tables.waiting(slot),
+            waited: self.waited_then(slot, now),
             ..LockView::free(name)
         })
+    }
+
+    /// How long the first waiter has waited.
+    fn waited_then(&self, lock: Slot, now: Timestamp) -> Option<Span> {
+        let first = self.tables.queue_of(lock).next()?;
+        Some(now.since(self.tables.waiters[first].since))
     }
 
     fn extensions_of(&self, grant: Slot) -> u32 {

@@ -155,6 +155,12 @@ impl Lease {
     pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
         now >= self.expires
     }
+
+    /// When it was last renewed or granted, or extended after an absence.
+    pub(super) fn renewed(&self) -> Timestamp {
+        let ttl = self.ttl.span().as_nanos();
+        Timestamp::from_nanos(self.expires.as_nanos().saturating_sub(ttl))
+    }
 }
 
 impl Waiter {
@@ -173,6 +179,21 @@ impl Waiter {
 }
 
 impl Extra {
+    /// The lock is about to be forgotten, and so is all of this.
+    pub(super) fn assert_unused(&self) {
+        let waits = self.waiting > 0 || self.first != NIL || self.last != NIL;
+        assert!(!waits, "a lock is forgotten that requests wait for");
+        assert!(
+            self.readers.is_empty(),
+            "a lock is forgotten that has readers"
+        );
+        assert!(
+            self.closed.is_none(),
+            "a lock is forgotten that is closed (D1)"
+        );
+        assert!(!self.to_wake, "a lock is forgotten that is to be handed on");
+    }
+
     pub(super) const fn new() -> Extra {
         Extra {
             metadata: None,

@@ -38,9 +38,10 @@ impl Tables {
     /// All records of a request that waits, in the order of the locks' names.
     pub(crate) fn parts_of(&self, slot: Slot) -> Vec<Slot> {
         let waiter = &self.waiters[slot];
-        match self.sets.get(&waiter.arrival) {
-            Some(parts) if waiter.role != Role::Alone => parts.to_vec(),
-            _ => Vec::from([slot]),
+        match (waiter.role, self.sets.get(&waiter.arrival)) {
+            (Role::Alone, _) => Vec::from([slot]),
+            (_, Some(parts)) => parts.to_vec(),
+            (_, None) => panic!("a record of a set belongs to none (M2)"),
         }
     }
 
@@ -62,10 +63,11 @@ impl Tables {
 
     /// Notes a set that waits.
     pub(super) fn add_set(&mut self, arrival: u64, parts: Box<[Slot]>) {
-        let client = parts.first().map(|first| self.waiters[*first].client);
-        let client = client.map(|client| (client.slot(), arrival));
-        self.sets_of.extend(client);
-        self.sets.insert(arrival, parts);
+        assert!(parts.len() > 1, "a set that waits has one lock");
+        let client = self.waiters[parts[0]].client;
+        self.sets_of.insert((client.slot(), arrival));
+        let other = self.sets.insert(arrival, parts);
+        assert!(other.is_none(), "two sets have one arrival");
     }
 
     /// Notes the sets of a client that got a lock, to be looked at: they may take it over. Grows with that client's own
@@ -78,13 +80,16 @@ impl Tables {
     }
 
     /// Removes a set from its queues. Returns the record that stands for it, with its principal and client.
-    fn dequeue_set(&mut self, first: Slot) -> Option<(Principal, ClientId, Waiter)> {
+    fn dequeue_set(&mut self, first: Slot) -> (Principal, ClientId, Waiter) {
         let Waiter {
             arrival, client, ..
         } = self.waiters[first];
-        self.sets_of.remove(&(client.slot(), arrival));
-        let parts = self.sets.remove(&arrival)?;
-        let (first, others) = parts.split_first()?;
+        let was_noted = self.sets_of.remove(&(client.slot(), arrival));
+        assert!(was_noted, "a set waits, and its client does not");
+        let parts = self.sets.remove(&arrival).unwrap_or_default();
+        let Some((first, others)) = parts.split_first() else {
+            panic!("a set that waits has no locks (M2)");
+        };
         for part in others {
             self.dequeue(*part);
         }
@@ -221,8 +226,7 @@ impl Machine {
             let granted = self.finish_grant(lock, metadata, Delays::NONE, Span::ZERO, effects);
             first.get_or_insert(granted);
         }
-        // A set has a first lock.
-        first.unwrap_or(Outcome::Done)
+        of_first_lock(first)
     }
 
     /// Whether this many more locks would be too many.
@@ -381,9 +385,7 @@ impl Machine {
         if drawn.is_none() {
             self.put_off(&parts, lock);
         }
-        let Some((by, client, waiter)) = self.tables.dequeue_set(first) else {
-            return true;
-        };
+        let (by, client, waiter) = self.tables.dequeue_set(first);
         let also = self.others_of(&locks);
         let outcome = match drawn {
             None => refused.unwrap_or(Outcome::TokensExhausted),
@@ -462,7 +464,7 @@ impl Machine {
             let granted = self.finish_grant(*lock, metadata, Delays::NONE, waited, effects);
             first.get_or_insert(granted);
         }
-        first.unwrap_or(Outcome::Done)
+        of_first_lock(first)
     }
 
     /// Takes a set that is not granted out of its queues, with or without an answer, and hands its locks on.
@@ -480,13 +482,13 @@ impl Machine {
             .map(|part| self.tables.waiters[*part].lock)
             .collect();
         self.put_off(&parts, None);
-        let left = self.tables.dequeue_set(slot);
-        match (outcome, left) {
-            (Some(outcome), Some((by, _, waiter))) => {
+        let (by, _, waiter) = self.tables.dequeue_set(slot);
+        match outcome {
+            Some(outcome) => {
                 let also = self.others_of(&locks);
                 self.settle(by, waiter.request, locks[0], also, outcome, effects);
             }
-            _ => (self.changed, self.ended) = (true, self.ended + 1),
+            None => (self.changed, self.ended) = (true, self.ended + 1),
         }
         self.wake_rest(effects);
     }
@@ -537,5 +539,13 @@ impl Machine {
         let blocks = |part: &&Slot| !self.tables.is_open(**part, self.now);
         let part = parts.iter().find(blocks).copied().unwrap_or(slot);
         self.tables.waiters[part].lock
+    }
+}
+
+/// The outcome for a set is that of its first lock.
+fn of_first_lock(first: Option<Outcome>) -> Outcome {
+    match first {
+        Some(outcome) => outcome,
+        None => panic!("a set without locks is granted"),
     }
 }

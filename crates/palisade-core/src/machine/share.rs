@@ -52,11 +52,11 @@ pub(super) struct Named<'a> {
 /// The holders of a shared phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Readers {
-    first: Slot,
-    last: Slot,
-    count: u32,
+    pub(super) first: Slot,
+    pub(super) last: Slot,
+    pub(super) count: u32,
     /// The one in mode update, if there is one.
-    update: Slot,
+    pub(super) update: Slot,
 }
 
 impl Readers {
@@ -66,6 +66,10 @@ impl Readers {
         count: 0,
         update: NIL,
     };
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0 && self.first == NIL && self.last == NIL && self.update == NIL
+    }
 }
 
 /// Whether a grant's slot is one of a shared grant.
@@ -83,7 +87,17 @@ impl Tables {
 
     /// Begins a phase on a lock that nobody holds. Its first reader follows.
     pub(super) fn begin_phase(&mut self, lock: Slot, token: Token) {
-        self.locks[lock].grant = Grant::shared(token);
+        let before = &mut self.locks[lock].grant;
+        assert_eq!(
+            before.lease(),
+            NIL,
+            "a phase begins on a lock that somebody holds"
+        );
+        assert!(
+            before.token() <= token,
+            "a phase's token is below the lock's last (S1)"
+        );
+        *before = Grant::shared(token);
     }
 
     /// Adds a reader to a lock's phase, the youngest.
@@ -112,7 +126,13 @@ impl Tables {
         if prev == NIL {
             readers.first = share;
         } else {
-            self.share_mut(prev).next = share;
+            let before = self.share_mut(prev);
+            assert_eq!(before.next, NIL, "the youngest reader has one behind it");
+            assert!(
+                before.grant.token() < number,
+                "readers are not in the order of their numbers (S1)"
+            );
+            before.next = share;
             self.share_mut(share).prev = prev;
         }
         share
@@ -151,24 +171,28 @@ impl Tables {
         }
         self.numbers.remove(&number, share);
         self.untie(share);
-        let Some(Share {
+        let Share {
             lock, prev, next, ..
-        }) = self.shares.remove(share & !SHARE)
-        else {
-            return;
-        };
+        } = self.shares.remove(share & !SHARE);
         if prev != NIL {
-            self.share_mut(prev).next = next;
+            let before = &mut self.share_mut(prev).next;
+            assert_eq!(*before, share, "the readers' links do not agree");
+            *before = next;
         }
         if next != NIL {
-            self.share_mut(next).prev = prev;
+            let behind = &mut self.share_mut(next).prev;
+            assert_eq!(*behind, share, "the readers' links do not agree");
+            *behind = prev;
         }
         let readers = &mut self.extra_mut(lock).readers;
+        assert!(readers.count > 0, "a reader leaves a lock that has none");
         readers.count -= 1;
         if prev == NIL {
+            assert_eq!(readers.first, share, "the oldest reader is another one");
             readers.first = next;
         }
         if next == NIL {
+            assert_eq!(readers.last, share, "the youngest reader is another one");
             readers.last = prev;
         }
         if readers.update == share {
@@ -183,13 +207,20 @@ impl Tables {
     /// Makes a reader the one in mode update.
     pub(super) fn mark_update(&mut self, share: Slot) {
         let lock = self.share(share).lock;
-        self.extra_mut(lock).readers.update = share;
+        let update = &mut self.extra_mut(lock).readers.update;
+        assert_eq!(*update, NIL, "a lock has two grants in mode update (S8)");
+        *update = share;
     }
 
     /// A lock's grant in mode update (S8).
     pub(crate) fn update_on(&self, lock: Slot) -> Option<Slot> {
         let update = self.extra(lock).map(|extra| extra.readers.update);
         update.filter(|update| *update != NIL)
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil_readers(&mut self, lock: Slot, spoil: fn(&mut Readers)) {
+        spoil(&mut self.extra_mut(lock).readers);
     }
 
     #[cfg(test)]

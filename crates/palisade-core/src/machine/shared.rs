@@ -87,8 +87,10 @@ impl Machine {
                     .permits
                     .get_or_insert(permits.of());
                 let free = self.tables.free_slots(lock);
-                // Every caller has compared the two.
-                free.lowest(permits.wanted()).unwrap_or(free)
+                match free.lowest(permits.wanted()) {
+                    Some(slots) => slots,
+                    None => panic!("{permits:?} are granted, and only {free:?} are free (P2)"),
+                }
             }
         };
         let share = self
@@ -99,7 +101,7 @@ impl Machine {
             self.tables.mark_update(share);
         }
         let ttl = self.tables.leases[lease].ttl;
-        self.event(share, Change::Granted { ttl }, effects);
+        self.event(share, Change::Granted { ttl }, waited, effects);
         Outcome::Granted(self.granted_share(share, waited))
     }
 
@@ -150,13 +152,20 @@ impl Machine {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn event_of_share(&self, share: Slot, change: Change, effects: &mut Vec<Effect>) {
+    pub(super) fn event_of_share(
+        &self,
+        share: Slot,
+        change: Change,
+        waited: Span,
+        effects: &mut Vec<Effect>,
+    ) {
         let (grant, named) = self.tables.named(share);
         let lease = &self.tables.leases[grant.lease()];
         let client = &self.tables.clients[lease.client.slot()];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            wall: self.wall,
             token: named.token,
             shared: named.reader,
             slots: named.slots,
@@ -165,6 +174,7 @@ impl Machine {
             by: client.by,
             lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
+            detail: self.detail(share, lease, &change, waited),
             change,
         }));
     }
@@ -198,7 +208,7 @@ impl Machine {
             reason,
             delayed: None,
         };
-        self.event(share, change, effects);
+        self.event(share, change, Span::ZERO, effects);
         let (ends, named) = self.tables.named(share);
         let lease = &self.tables.leases[ends.lease()];
         self.over.remember(Over {
@@ -266,7 +276,7 @@ impl Machine {
         self.end(grant, Ending::Superseded, None, effects);
         self.tables.begin_phase(lock, number);
         let ttl = self.tables.lease_of(share).ttl;
-        self.event(share, Change::Granted { ttl }, effects);
+        self.event(share, Change::Granted { ttl }, Span::ZERO, effects);
         let granted = Outcome::Granted(self.granted(share, Span::ZERO));
         self.admit(lock, effects);
         granted
@@ -286,6 +296,10 @@ impl Machine {
     #[cold]
     #[inline(never)]
     pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        let is_for_nobody = self.tables.is_kept(lock)
+            && self.tables.first_waiter(lock).is_none()
+            && self.tables.closed(lock).is_none();
+        assert!(!is_for_nobody, "a lock is kept for nobody");
         if self.tables.permits(lock).is_some() {
             return self.bring_up_semaphore(lock, effects);
         }
@@ -350,11 +364,12 @@ impl Machine {
     /// No grant of the lock's phase has the number that was named. Readers have one token, and of a semaphore's holders
     /// the youngest has the highest: nobody else is looked at.
     pub(super) fn stale(&self, lock: Slot, named: Token) -> Outcome {
-        let youngest = self.tables.youngest_reader(lock);
-        let highest = youngest.map(|share| self.tables.fencing_of_share(share));
+        let Some(youngest) = self.tables.youngest_reader(lock) else {
+            panic!("a lock in a shared phase has no reader (S1)");
+        };
         Outcome::Stale {
             named,
-            highest: highest.unwrap_or(self.tables.grant(lock).token()),
+            highest: self.tables.fencing_of_share(youngest),
         }
     }
 

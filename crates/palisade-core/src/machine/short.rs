@@ -27,6 +27,7 @@ impl Short {
 
     pub(super) fn take(&mut self, ttl: Ttl) {
         if let Some(count) = self.class(ttl) {
+            assert!(*count > 0, "a short lease that was never counted ends");
             *count -= 1;
         }
     }

@@ -43,7 +43,9 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, record: T) -> Slot {
         self.len += 1;
         if let Some(slot) = self.free.pop() {
-            self.chunks[slot as usize / CHUNK][slot as usize % CHUNK] = Some(record);
+            let place = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK];
+            assert!(place.is_none(), "a slot in the list of free ones is used");
+            *place = Some(record);
             return slot;
         }
         if self.chunks.last().is_none_or(|last| last.len() == CHUNK) {
@@ -56,15 +58,16 @@ impl<T> Slab<T> {
         slot
     }
 
-    pub(crate) fn remove(&mut self, slot: Slot) -> Option<T> {
-        let record = self
-            .chunks
-            .get_mut(slot as usize / CHUNK)?
-            .get_mut(slot as usize % CHUNK)?
-            .take()?;
+    /// Takes a record out. Only a record that is there is taken out: as with [`Index`], a free slot is a bug.
+    pub(crate) fn remove(&mut self, slot: Slot) -> T {
+        let chunk = self.chunks.get_mut(slot as usize / CHUNK);
+        let place = chunk.and_then(|chunk| chunk.get_mut(slot as usize % CHUNK));
+        let Some(record) = place.and_then(Option::take) else {
+            dangling(slot);
+        };
         self.free.push(slot);
         self.len -= 1;
-        Some(record)
+        record
     }
 
     pub(crate) fn get(&self, slot: Slot) -> Option<&T> {
@@ -72,6 +75,11 @@ impl<T> Slab<T> {
             .get(slot as usize / CHUNK)?
             .get(slot as usize % CHUNK)?
             .as_ref()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn spoil_free(&mut self, slot: Slot) {
+        self.free.push(slot);
     }
 
     /// All records with their slots, in slot order.
@@ -90,29 +98,32 @@ impl<T> Slab<T> {
 /// A slot that is known to be used. A free one is a bug of the machine, and stops it.
 impl<T> Index<Slot> for Slab<T> {
     type Output = T;
-    #[allow(
-        clippy::expect_used,
-        reason = "a dangling slot is a bug; going on would corrupt who holds what"
-    )]
     #[inline]
     fn index(&self, slot: Slot) -> &T {
-        self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
-            .as_ref()
-            .expect("a used slot")
+        match self.get(slot) {
+            Some(record) => record,
+            None => dangling(slot),
+        }
     }
 }
 
 impl<T> IndexMut<Slot> for Slab<T> {
-    #[allow(
-        clippy::expect_used,
-        reason = "a dangling slot is a bug; going on would corrupt who holds what"
-    )]
     #[inline]
     fn index_mut(&mut self, slot: Slot) -> &mut T {
-        self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
-            .as_mut()
-            .expect("a used slot")
+        let chunk = self.chunks.get_mut(slot as usize / CHUNK);
+        let place = chunk.and_then(|chunk| chunk.get_mut(slot as usize % CHUNK));
+        match place.and_then(Option::as_mut) {
+            Some(record) => record,
+            None => dangling(slot),
+        }
     }
+}
+
+/// Going on would corrupt the record of who holds what.
+#[cold]
+#[inline(never)]
+fn dangling(slot: Slot) -> ! {
+    panic!("a record names slot {slot}, which is free");
 }
 
 #[cfg(test)]
@@ -124,15 +135,18 @@ mod tests {
         let mut slab = Slab::new();
         let slots: Vec<Slot> = (0..3_000).map(|n| slab.insert(n)).collect();
         assert_eq!((slab.len(), slab.slots()), (3_000, 3_000));
-        assert_eq!(slab.remove(slots[7]), Some(7));
-        assert_eq!(
-            slab.remove(slots[7]),
-            None,
-            "a free slot has nothing to give"
-        );
+        assert_eq!(slab.remove(slots[7]), 7);
         assert_eq!(slab.insert(99), slots[7]);
         assert_eq!((slab[slots[7]], slab.slots()), (99, 3_000));
         assert_eq!(slab.iter().count(), 3_000);
         assert!(slab.get(3_000).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "a record names slot 1, which is free")]
+    fn a_free_slot_has_nothing_to_give() {
+        let mut slab = Slab::new();
+        slab.insert(7);
+        slab.remove(1);
     }
 }

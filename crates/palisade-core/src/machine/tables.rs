@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use super::extensions::Extensions;
 use super::grant::Grant;
+use super::grant::SHARED;
 use super::index::Index;
 use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
 use super::share::Share;
@@ -191,10 +192,11 @@ impl Tables {
     fn drop_client(&mut self, owner: Owner) {
         let slot = owner.slot();
         let client = &mut self.clients[slot];
+        assert!(client.uses > 0, "a client that nothing uses is left");
         client.uses -= 1;
-        if client.uses == 0
-            && let Some(client) = self.clients.remove(slot)
-        {
+        if client.uses == 0 {
+            assert_eq!(client.waiting, 0, "a client waits, and nothing uses it");
+            let client = self.clients.remove(slot);
             self.ids.remove(&*client.id, slot);
         }
     }
@@ -238,11 +240,12 @@ impl Tables {
             self.bereave(slot);
         }
         self.extensions.forget(slot);
-        if let Some(lease) = self.leases.remove(slot) {
-            self.keys.remove(&lease.key, slot);
-            self.short.take(lease.ttl);
-            self.drop_client(lease.client);
-        }
+        let lease = self.leases.remove(slot);
+        let has_none = lease.first == NIL && lease.last == NIL;
+        assert!(has_none, "a lease ends before its last grant");
+        self.keys.remove(&lease.key, slot);
+        self.short.take(lease.ttl);
+        self.drop_client(lease.client);
     }
 
     /// Notes the requests that wait under a lease which ends.
@@ -324,15 +327,30 @@ impl Tables {
 
     /// Gives a lock that just lost its grant to another lease.
     pub(super) fn regrant(&mut self, slot: Slot, token: Token, wall: WallTime, lease: Slot) {
-        self.locks[slot].grant = Grant::new(token, wall);
+        let before = &mut self.locks[slot].grant;
+        assert!(
+            before.lease() >= SHARED,
+            "a lock is granted that has a writer"
+        );
+        assert!(
+            before.token() < token,
+            "a token does not rise above the lock's last (A2)"
+        );
+        *before = Grant::new(token, wall);
         self.tie(slot, lease);
     }
 
     /// Forgets a lock that has neither a grant nor waiters.
     pub(super) fn close_lock(&mut self, slot: Slot) {
-        if let Some(lock) = self.locks.remove(slot) {
-            self.names.remove(&*lock.name, slot);
-            self.extras.remove(lock.extra);
+        let lock = self.locks.remove(slot);
+        assert_eq!(
+            lock.grant.lease(),
+            NIL,
+            "a lock is forgotten that somebody holds"
+        );
+        self.names.remove(&*lock.name, slot);
+        if lock.extra != NIL {
+            self.extras.remove(lock.extra).assert_unused();
         }
     }
 
@@ -361,7 +379,8 @@ impl Tables {
 
     #[inline]
     pub(super) fn extra(&self, lock: Slot) -> Option<&Extra> {
-        self.extras.get(self.locks[lock].extra)
+        let extra = self.locks[lock].extra;
+        (extra != NIL).then(|| &self.extras[extra])
     }
 
     pub(super) fn extra_mut(&mut self, lock: Slot) -> &mut Extra {
@@ -370,6 +389,16 @@ impl Tables {
             *extra = self.extras.insert(Extra::new());
         }
         &mut self.extras[*extra]
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil_key(&mut self, lease: Slot) {
+        self.keys.remove(&self.leases[lease].key, lease);
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil_permit_waits(&mut self) {
+        self.permit_waits.clear();
     }
 
     // --- queues ----------------------------------------------------------------------------------
@@ -381,7 +410,7 @@ impl Tables {
         let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
         let permits = permits_key(&waiter);
         let is_other = waiter.role == Role::Other;
-        let is_upgrade = waiter.mode == LockMode::Upgrade;
+        let (is_upgrade, arrival) = (waiter.mode == LockMode::Upgrade, waiter.arrival);
         let slot = self.waiters.insert(waiter);
         self.permit_waits.extend(permits.map(|key| (key, slot)));
         if !is_other {
@@ -401,42 +430,64 @@ impl Tables {
         if last == NIL {
             extra.first = slot;
         } else {
-            self.waiters[last].next = slot;
+            let before = &mut self.waiters[last];
+            assert_eq!(before.next, NIL, "the last of a queue has one behind it");
+            assert!(
+                before.arrival < arrival,
+                "a queue is not in order of arrival (A10)"
+            );
+            before.next = slot;
         }
         self.waiters[slot].prev = last;
         slot
     }
 
     /// Takes a request out of its queue, and returns it with its principal and client.
-    pub(crate) fn dequeue(&mut self, slot: Slot) -> Option<(Principal, ClientId, Waiter)> {
-        let waiter = self.waiters.remove(slot)?;
+    pub(crate) fn dequeue(&mut self, slot: Slot) -> (Principal, ClientId, Waiter) {
+        let waiter = self.waiters.remove(slot);
         if waiter.role != Role::Other {
             self.wait_timers.remove(slot);
             self.requests.remove(&waiter.request, slot);
             self.untie_wait(&waiter);
         }
         if let Some(key) = permits_key(&waiter) {
-            self.permit_waits.remove(&key);
+            let noted = self.permit_waits.remove(&key);
+            assert_eq!(
+                noted,
+                Some(slot),
+                "a request for permits is not noted as one"
+            );
         }
         let extra = self.extra_mut(waiter.lock);
+        assert!(extra.waiting > 0, "a request leaves a queue that has none");
         extra.waiting -= 1;
         if waiter.prev == NIL {
+            assert_eq!(extra.first, slot, "the first of a queue is another one");
             extra.first = waiter.next;
         }
         if waiter.next == NIL {
+            assert_eq!(extra.last, slot, "the last of a queue is another one");
             extra.last = waiter.prev;
         }
         if waiter.prev != NIL {
-            self.waiters[waiter.prev].next = waiter.next;
+            let before = &mut self.waiters[waiter.prev].next;
+            assert_eq!(*before, slot, "a queue's links do not agree");
+            *before = waiter.next;
         }
         if waiter.next != NIL {
-            self.waiters[waiter.next].prev = waiter.prev;
+            let behind = &mut self.waiters[waiter.next].prev;
+            assert_eq!(*behind, slot, "a queue's links do not agree");
+            *behind = waiter.prev;
         }
         let client = &mut self.clients[waiter.client.slot()];
+        assert!(
+            client.waiting > 0,
+            "a request leaves that its client has not"
+        );
         client.waiting -= 1;
         let (by, id) = (client.by, client.id.clone());
         self.drop_client(waiter.client);
-        Some((by, id, waiter))
+        (by, id, waiter)
     }
 
     /// The requests for more permits of a lock than `of`, the last to arrive first. Grows with them alone.

@@ -100,7 +100,8 @@ impl Machine {
         let its = effects[before..].iter().rposition(is_its);
         match its.map(|at| effects.remove(before + at)) {
             Some(Effect::Settled { outcome, .. }) => outcome,
-            _ => Outcome::Queued,
+            Some(Effect::Event(_)) => unreachable!("an answer was found, and an event is there"),
+            None => Outcome::Queued,
         }
     }
 
@@ -160,9 +161,7 @@ impl Machine {
             {
                 return;
             }
-            let Some((by, client, waiter)) = self.tables.dequeue(first) else {
-                break;
-            };
+            let (by, client, waiter) = self.tables.dequeue(first);
             if orphan.is_some() {
                 (self.changed, self.ended) = (true, self.ended + 1);
                 continue;

@@ -85,6 +85,8 @@ impl Wheel {
         let (level, slot) = self.place(tick);
         let place = level * SLOTS + slot;
         let head = self.heads[place];
+        let is_in = self.links[timer as usize].prev != NIL;
+        assert!(!is_in, "timer {timer} is put in twice");
         self.links[timer as usize] = Link {
             prev: FIRST_OF + place as Slot,
             next: head,
@@ -110,10 +112,19 @@ impl Wheel {
             self.links[next as usize].prev = prev;
         }
         if prev < FIRST_OF {
-            self.links[prev as usize].next = next;
+            let link = &mut self.links[prev as usize];
+            assert_eq!(
+                link.next, timer,
+                "the timer before another one is not linked to it"
+            );
+            link.next = next;
             return;
         }
         let place = (prev - FIRST_OF) as usize;
+        assert_eq!(
+            self.heads[place], timer,
+            "the first timer of a place is another one"
+        );
         self.heads[place] = next;
         if next == NIL {
             self.occupied[place / SLOTS] &= !(1 << (place % SLOTS));

@@ -10,6 +10,7 @@
 mod deadlines;
 mod exact_semantics;
 mod growth;
+mod hostile;
 mod model;
 mod snapshot;
 mod values;

@@ -10,6 +10,7 @@
 //! one, and the code that recovers from a crash is exercised all the time.
 
 mod partial;
+mod past;
 mod sign_of_life;
 mod snapshots;
 
@@ -32,6 +33,7 @@ use crate::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
 // A batch is one frame of the log.
 const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
 
+pub use past::events_after;
 pub use snapshots::Snapshots;
 
 use partial::Partial;

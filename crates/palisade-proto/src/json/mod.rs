@@ -5,6 +5,7 @@
 
 mod cluster;
 mod field;
+mod history;
 mod object;
 mod reply;
 mod request;
@@ -12,12 +13,15 @@ mod request;
 pub use cluster::{
     AddMemberBody, ClusterMember, ClusterReply, ClusterRole, MemberBody, ReadyReply, TransferBody,
 };
+pub use history::{
+    EndRecord, GapRecord, GrantRecord, HistoryReply, RejectionBody, RejectionRecord, RejectionReply,
+};
 pub use object::Object;
 pub use reply::{
-    AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,
-    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, OpenReply, ProclaimReply,
-    QueuedBody, RankingReply, ReleaseReply, RenewReply, ResizeReply, SequencerReply, StatusReply,
-    WaitingReply,
+    AbandonReply, AcquireReply, BreakReply, ClockReply, CountsBody, DeniedReply, ErrorBody,
+    ErrorReply, EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, OpenReply,
+    ProclaimReply, QueuedBody, RankingReply, ReleaseReply, RenewReply, ResizeReply, SequencerReply,
+    StatusReply, WaitingReply,
 };
 pub use request::{
     AcquireBody, AdvanceBody, BreakBody, LockMode, Name, Nothing, OpenBody, PermitsBody,

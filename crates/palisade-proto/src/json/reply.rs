@@ -251,6 +251,9 @@ pub struct LockReply {
     pub readers: Vec<HolderBody>,
     /// How many requests wait.
     pub waiters: u32,
+    /// How long the first of them has waited, from its latest attempt; only where several locks are listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
     /// The first requests that wait, at most 64; only where one lock is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<QueuedBody>,
@@ -303,6 +306,8 @@ pub struct RankingReply {
     pub contended: Vec<LockReply>,
     /// The 50 locks that were granted first.
     pub oldest: Vec<LockReply>,
+    /// The lock whose first request has waited longest; `null` if none waits.
+    pub longest_wait: Option<LockReply>,
 }
 
 /// The authority's description of itself.
@@ -325,6 +330,27 @@ pub struct StatusReply {
     pub version: String,
     /// Whether the clock moves only when told.
     pub manual_clock: bool,
+    /// Whether the log has no room: grants stand and can be read, but nothing new is granted.
+    pub log_full: bool,
+    /// The counts of the server that leads.
+    pub counts: CountsBody,
+}
+
+/// Counts that only grow, from the start of one server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CountsBody {
+    /// The start of the server that counts. Counts with another start are those of another server, or of another run.
+    pub since: String,
+    /// Grants issued.
+    pub granted: u64,
+    /// Leases renewed.
+    pub renewed: u64,
+    /// Grants whose lease expired.
+    pub expired: u64,
+    /// Grants revoked by an operator.
+    pub revoked: u64,
+    /// How often leases got their full time again because the authority was down or stalled, or another node took over.
+    pub graces: u64,
 }
 
 /// The authority's clock.
@@ -341,6 +367,9 @@ pub struct HealthReply {
     pub status: String,
     /// Whether the log has no room: grants stand and can be read, but nothing new is granted.
     pub log_full: bool,
+    /// When this server's certificate ends; left out without TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_expires_at: Option<String>,
 }
 
 /// The body of every error.
@@ -393,6 +422,8 @@ impl ErrorBody {
 pub struct EventBody {
     /// Counts the authority's changes; also the event's id.
     pub revision: u64,
+    /// When it happened, by the authority's wall clock, as RFC 3339 in UTC; for people only.
+    pub time: String,
     /// The lock.
     #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
@@ -470,6 +501,7 @@ mod tests {
             reader_count: 0,
             readers: Vec::new(),
             waiters: 0,
+            waited_ms: None,
             queue: Vec::new(),
             trace_id: None,
         };

@@ -36,7 +36,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use self::grants::Grant;
-pub(super) use self::grants::line_of;
+pub(super) use self::grants::{line_of, name};
 use super::convert::Refusal;
 use super::quota::Rate;
 use palisade_pipeline::clock::boottime;

@@ -12,6 +12,12 @@ pub enum ServeError {
     /// The log failed, so nothing more is acknowledged; the text names the failure.
     #[error("the log failed, nothing more is acknowledged: {0}")]
     LogFailed(String),
+    /// An assertion failed; the text says which.
+    #[error(
+        "the server's own state contradicts itself ({0}), so it stopped before anything was written or answered. Start it \
+         again; if it stops again, keep a copy of its directory and report this message"
+    )]
+    Broken(String),
     /// The settings are out of range.
     #[error(transparent)]
     Settings(#[from] OutOfRange),
@@ -29,6 +35,9 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// The operating system gives no thread for the history.
+    #[error("the history's thread cannot start: {0}")]
+    Thread(#[source] std::io::Error),
     /// The access file asks for a record of grants, and there is no audit file.
     #[error("{}: [[auth.audit]] for the prefix {prefix:?}: this server has no audit file; name one with --audit FILE", file.display())]
     NoAudit {

@@ -261,7 +261,7 @@ impl Locks for Service {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let message = call.get_ref();
         let prefix = convert::prefix(&message.prefix).map_err(|refusal| status(&refusal))?;
-        let after = (message.after_revision > 0).then_some(message.after_revision);
+        let after = message.after_revision;
         let batches = gate::who(call.extensions())
             .and_then(|who| self.calls.gate.observe(&who, &prefix))
             .and_then(|observed| self.watches.watch(observed, after));

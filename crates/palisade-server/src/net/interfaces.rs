@@ -12,6 +12,7 @@ use super::cluster::Cluster;
 use super::error::ServeError;
 use super::forward::Forwarder;
 use super::gate::{Gate, Pipeline};
+use super::history::History;
 use super::issuer::Issuer;
 use super::lease_keys::LeaseKeys;
 use super::listings::Listings;
@@ -39,6 +40,7 @@ pub(super) struct Interfaces {
     pub(super) issuer: Arc<Issuer>,
     pub(super) traces: Arc<Traces>,
     pub(super) phases: Phases,
+    pub(super) history: Arc<History>,
     ranking: Arc<Ranking>,
     metrics: Arc<Metrics>,
     /// `None` for a single server.
@@ -67,6 +69,7 @@ given! {
     issuer: Arc<Issuer>,
     traces: Arc<Traces>,
     ranking: Arc<Ranking>,
+    history: Arc<History>,
     metrics: Arc<Metrics>,
     cluster: Option<Arc<dyn Cluster>>,
 }
@@ -113,6 +116,8 @@ impl Interfaces {
             settings.wait_shares(),
             handle.clone(),
         )?);
+        let history = History::start(settings.history.as_ref(), &handle);
+        let history = Arc::new(history.map_err(ServeError::Thread)?);
         let pipeline = Pipeline::new(handle);
         let budget = Budget::new(settings.sessions_bytes);
         let phases = Phases::new(shell.phase());
@@ -145,9 +150,9 @@ impl Interfaces {
         let metrics = Metrics::new(
             Arc::clone(&gate),
             pipeline.clone(),
-            sessions.meters(),
-            watches.shares(),
+            (sessions.meters(), watches.shares()),
             cluster.clone(),
+            Arc::clone(&history),
             shell,
             settings,
         );
@@ -156,6 +161,7 @@ impl Interfaces {
             forwarder: Arc::new(forwarder),
             issuer: Arc::new(Issuer::new(Arc::clone(&calls), signer)),
             traces: Arc::default(),
+            history,
             ranking: Arc::new(Ranking::new(Arc::clone(&calls))),
             metrics: Arc::new(metrics),
             gate,

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use palisade_core::Ending;
-use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
+use palisade_core::{Ending, WallTime};
+use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole, CountsBody};
 
 use super::cluster::Cluster;
-use super::convert::json::ending;
+use super::convert::json::{ending, wall_time};
 use super::gate::{Gate, ObservedAll, Pipeline};
+use super::history::History;
 use super::rules::token_ends;
 use super::session::Meters;
 use super::settings::{Counter, Settings};
 use super::shares::Shares;
 use crate::shell::{self, Shell};
+use palisade_pipeline::clock::wall;
 use palisade_pipeline::{Histogram, Operation, Stats, Verdict, request_place};
 
 /// A text format.
@@ -76,10 +78,12 @@ pub(super) struct Metrics {
     watches: Arc<Shares>,
     /// `None` for a single server.
     cluster: Option<Arc<dyn Cluster>>,
+    history: Arc<History>,
     /// The shell's counters, and how many connections may be open.
     shell: Arc<shell::Meters>,
     connections: u32,
     data: Option<PathBuf>,
+    started: WallTime,
     /// Of the program around the server.
     around: Vec<Counter>,
 }
@@ -88,9 +92,9 @@ impl Metrics {
     pub(super) fn new(
         gate: Arc<Gate>,
         pipeline: Pipeline,
-        sessions: Arc<Meters>,
-        watches: Arc<Shares>,
+        (sessions, watches): (Arc<Meters>, Arc<Shares>),
         cluster: Option<Arc<dyn Cluster>>,
+        history: Arc<History>,
         shell: &Shell,
         settings: &Settings,
     ) -> Metrics {
@@ -100,11 +104,32 @@ impl Metrics {
             sessions,
             watches,
             cluster,
+            history,
             shell: shell.meters(),
             connections: shell.connections(),
             data: settings.data.clone(),
+            started: wall(),
             around: settings.counters.clone(),
         }
+    }
+
+    /// The counts of the status.
+    pub(super) fn counts(&self) -> CountsBody {
+        let stats = self.pipeline.stats();
+        CountsBody {
+            since: wall_time(self.started),
+            granted: stats.granted.get(),
+            renewed: stats.renewed.get(),
+            expired: stats.expired.get(),
+            revoked: stats.revoked.get(),
+            graces: stats.graces.get(),
+        }
+    }
+
+    /// When this server's certificate ends; `None` without TLS.
+    pub(super) fn certificate_expires(&self) -> Option<String> {
+        let second = self.shell.certificate_expires.load(Relaxed);
+        (second > 0).then(|| wall_time(WallTime(second.saturating_mul(1_000))))
     }
 
     /// All metrics as text. `oldest` is how long the oldest lock has been held, if that is known.
@@ -209,7 +234,7 @@ impl Metrics {
     }
 
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 26] {
+    fn counters(&self) -> [Reading; 29] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         [
@@ -265,6 +290,21 @@ impl Metrics {
                 "audit_left_out",
                 "Refusals without a line in the audit file, because their caller had too many",
                 self.gate.audit().left_out(),
+            ),
+            (
+                "rejections_reported",
+                "Refused late writes that their clients or resources reported, and that the history has",
+                self.history.counts().recorded,
+            ),
+            (
+                "rejections_unknown",
+                "Reports of refused writes whose grant the history does not have; they are not kept",
+                self.history.counts().unknown,
+            ),
+            (
+                "history_gaps",
+                "Ranges of changes that the history lacks, found since the start",
+                self.history.counts().gaps,
             ),
             (
                 "queue_full",
@@ -355,7 +395,7 @@ impl Metrics {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 16] {
+    fn gauges(&self) -> [Reading; 17] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         let rules = self.gate.rules();
@@ -387,6 +427,11 @@ impl Metrics {
                 "log_full",
                 "1 while the log has no room (disk full), otherwise 0",
                 stats.log_full.get(),
+            ),
+            (
+                "history_unwritable",
+                "1 while the history cannot be written, otherwise 0; locks are granted all the same",
+                self.history.counts().unwritable.into(),
             ),
             ("connections", "Connections open", shell.open.load(Relaxed)),
             (

@@ -32,6 +32,8 @@ pub(super) struct Ranked {
     pub(super) contended: Vec<LockView>,
     /// Those that were granted first.
     pub(super) oldest: Vec<LockView>,
+    /// The one whose first request has waited longest.
+    pub(super) longest_wait: Option<LockView>,
 }
 
 impl Ranked {
@@ -46,6 +48,11 @@ impl Ranked {
     }
 
     pub(super) fn add(&mut self, page: Vec<LockView>) {
+        let longest = page.iter().max_by_key(|lock| lock.waited);
+        let before = self.longest_wait.as_ref().and_then(|lock| lock.waited);
+        if let Some(longest) = longest.filter(|lock| lock.waited > before) {
+            self.longest_wait = Some(longest.clone());
+        }
         self.contended
             .extend(page.iter().filter(|lock| lock.waiters > 0).cloned());
         self.contended

@@ -107,6 +107,7 @@ impl Ranking {
             held: 0,
             contended: Vec::new(),
             oldest: Vec::new(),
+            longest_wait: None,
         };
         let mut next = Some(0);
         while let Some(cursor) = next {

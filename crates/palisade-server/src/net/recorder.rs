@@ -1,9 +1,10 @@
-//! The lines for grants and their ends, from the authority's own events.
+//! The lines about grants and their ends, from the authority's own events.
 //!
 //! ```text
-//!   pipeline ──► ring of recent events ──► this task ──► lines ──► the audit file's thread
-//!                                              ▲                        │
-//!                                              └── written, or lost ◄───┘
+//!   pipeline ──► ring of recent events ──► this task ──┬─► the server's log: what no caller asked for
+//!                                              │       └─► lines ──► the audit file's thread
+//!                                              │                           │
+//!                                              └──── written, or lost ◄────┘
 //! ```
 //!
 //! The events contain facts that no request has: a lease that expired, or a grant to a client that no longer waited for
@@ -13,9 +14,11 @@
 
 use std::time::Duration;
 
+use palisade_access::Access;
+use palisade_core::{Change, Ending, Event};
 use palisade_pipeline::Handle;
 
-use super::audit::{Audit, line_of};
+use super::audit::{Audit, line_of, name};
 use super::gate::Gate;
 
 /// Follows the events.
@@ -43,10 +46,11 @@ impl<'a> Recorder<'a> {
     /// Records events. Does not end.
     pub(super) async fn follow(&mut self) {
         let mut news = self.handle.news();
-        while self.audit.is_on() {
+        loop {
             self.catch_up().await;
             // Under load, one round serves many batches.
-            tokio::time::sleep(PAUSE).await;
+            let pause = if self.audit.is_on() { PAUSE } else { ALONE };
+            tokio::time::sleep(pause).await;
             if news.changed().await.is_err() {
                 break;
             }
@@ -56,9 +60,6 @@ impl<'a> Recorder<'a> {
 
     /// Records the remaining events when the server stops, without waiting for a disk that hangs.
     pub(super) async fn finish(mut self) {
-        if !self.audit.is_on() {
-            return;
-        }
         let last = async {
             self.catch_up().await;
             // Lines of an earlier round may still wait for their turn, which comes before this one's.
@@ -85,7 +86,10 @@ impl<'a> Recorder<'a> {
                     if event.revision <= self.seen {
                         continue;
                     }
-                    if let Some(line) = line_of(event, &batch[at + 1..], access.as_deref()) {
+                    tell(event, access.as_deref());
+                    if self.audit.is_on()
+                        && let Some(line) = line_of(event, &batch[at + 1..], access.as_deref())
+                    {
                         lines.extend(line);
                         count += 1;
                     }
@@ -104,8 +108,41 @@ impl<'a> Recorder<'a> {
     }
 }
 
+/// The log's line of a change that no caller asked for, or that an operator made.
+fn tell(event: &Event, access: Option<&Access>) {
+    let (lock, token) = (event.lock.as_str(), event.token.get());
+    let client = event.client.as_deref();
+    match &event.change {
+        Change::Ended { how, reason, .. } => match how {
+            Ending::Revoked => tracing::info!(
+                lock,
+                token,
+                client,
+                by = &*name(event.detail.by, access),
+                reason = reason.as_deref(),
+                "a grant was revoked"
+            ),
+            Ending::Expired => {
+                let unrenewed_ms = event.detail.unrenewed.as_millis();
+                tracing::debug!(lock, token, client, unrenewed_ms, "a lease expired");
+            }
+            Ending::Superseded => {
+                tracing::debug!(lock, token, client, "a client took its own lock again");
+            }
+            Ending::Released => {}
+        },
+        Change::Opened { reason } => {
+            let by = name(event.by, access);
+            tracing::info!(lock, token, by = &*by, %reason, "an operator opened a closed lock");
+        }
+        Change::Granted { .. } | Change::Proclaimed => {}
+    }
+}
+
 /// The bytes of lines that are written at once.
 const ENOUGH: usize = 64 << 10;
 
+/// Between two rounds, with an audit file and without.
 const PAUSE: Duration = Duration::from_millis(2);
+const ALONE: Duration = Duration::from_millis(50);
 const FAREWELL: Duration = Duration::from_secs(2);

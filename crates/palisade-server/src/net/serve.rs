@@ -101,10 +101,12 @@ async fn run(
         () = interfaces.gate.audit().keep_reopening() => {}
         () = interfaces.gate.keep_counting() => {}
         () = recorder.follow() => {}
+        () = interfaces.history.follow() => {}
     }
-    recorder.finish().await;
+    tokio::join!(recorder.finish(), interfaces.history.finish());
     match &*interfaces.pipeline.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
+        Some(Stopped::Broken(why)) => Err(ServeError::Broken(why.clone())),
         Some(Stopped::Asked | Stopped::Deposed) | None => Ok(()),
     }
 }

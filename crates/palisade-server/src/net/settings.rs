@@ -4,6 +4,9 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use palisade_pipeline::replay::Told;
 
 use palisade_tls::ClientFiles;
 
@@ -64,11 +67,49 @@ pub struct Settings {
     pub lease_keys: Option<PathBuf>,
     /// A node derives both keys from this secret, in place of random ones, so all nodes have the same keys.
     pub cluster_secret: Option<ClusterSecret>,
+    /// The history of locks; without it none is kept.
+    pub history: Option<HistorySettings>,
     /// The directory of the authority, for `/metrics`: how much room its disk has.
     pub data: Option<PathBuf>,
     /// Counters of the program around the server, for `/metrics`.
     pub counters: Vec<Counter>,
 }
+
+/// Where the history of locks is kept, and how much of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistorySettings {
+    /// Its file.
+    pub file: PathBuf,
+    /// Grants that ended longer ago are removed.
+    pub age: Duration,
+    /// The bytes of the rows of ended grants; the file is up to three times as large.
+    pub bytes: u64,
+    /// While the file's disk has fewer bytes free, nothing is written to it. By default 256 MiB, or a tenth of a smaller disk.
+    pub leaves_free: Option<u64>,
+    /// The events that the log still has, for a history that missed some.
+    pub past: Option<Past>,
+}
+
+/// Reads the events after a revision from the log.
+#[derive(Clone)]
+pub struct Past(pub Arc<ReadPast>);
+
+/// Calls the function for each part of the answer. An error is in words.
+pub type ReadPast = dyn Fn(u64, &mut dyn FnMut(Told<'_>)) -> Result<(), String> + Send + Sync;
+
+impl std::fmt::Debug for Past {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Past")
+    }
+}
+
+impl PartialEq for Past {
+    fn eq(&self, other: &Past) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Past {}
 
 /// A counter that the server shows and does not count.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +153,7 @@ impl Default for Settings {
             sequencer_keys: None,
             lease_keys: None,
             cluster_secret: None,
+            history: None,
             data: None,
             counters: Vec::new(),
         }

@@ -100,6 +100,7 @@ fn health() -> HealthReply {
     HealthReply {
         status: "starting".to_owned(),
         log_full: false,
+        certificate_expires_at: None,
     }
 }
 

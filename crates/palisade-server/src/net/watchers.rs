@@ -317,7 +317,8 @@ mod tests {
 
     use bytes::Bytes;
     use palisade_core::{
-        Change, ClientId, LeaseId, LockName, Principal, Slots, Span, Timestamp, Token, Ttl,
+        Change, ClientId, Detail, LeaseId, LockName, Principal, Slots, Span, Timestamp, Token, Ttl,
+        WallTime,
     };
 
     use super::*;
@@ -327,6 +328,7 @@ mod tests {
         Event {
             revision,
             at: Timestamp::ZERO,
+            wall: WallTime::default(),
             lock: LockName::new(lock).unwrap(),
             client: Some(ClientId::new("a").unwrap()),
             token: Token::FIRST,
@@ -335,6 +337,7 @@ mod tests {
             by: Principal::ANONYMOUS,
             lease: Some(LeaseId(Token::FIRST)),
             held: Span::ZERO,
+            detail: Detail::default(),
             change: Change::Granted { ttl: Ttl::MIN },
         }
     }

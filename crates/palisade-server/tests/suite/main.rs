@@ -19,6 +19,7 @@ mod net_elections;
 mod net_forward;
 mod net_growth;
 mod net_grpc;
+mod net_history;
 mod net_http;
 mod net_json;
 mod net_jwt;

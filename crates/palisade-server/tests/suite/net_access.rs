@@ -103,12 +103,14 @@ enum Asked {
     Watch,
     Metrics,
     Ranking,
+    Past,
+    Report,
     Advance,
     Add,
     View,
 }
 
-const ALL: [Asked; 16] = [
+const ALL: [Asked; 18] = [
     Asked::Acquire,
     Asked::Renew,
     Asked::Proclaim,
@@ -122,6 +124,8 @@ const ALL: [Asked; 16] = [
     Asked::Watch,
     Asked::Metrics,
     Asked::Ranking,
+    Asked::Past,
+    Asked::Report,
     Asked::Advance,
     Asked::Add,
     Asked::View,
@@ -136,9 +140,11 @@ impl Asked {
             // It names no lock.
             Asked::Abandon => &["hold", "share", "both", "elsewhere"],
             Asked::Break | Asked::Resize => &["break"],
-            Asked::Show | Asked::Watch => &["observe", "both"],
+            Asked::Show | Asked::Watch | Asked::Past => &["observe", "both"],
             // Each sees its own part.
             Asked::List => &["observe", "both", "elsewhere"],
+            // Of a lock that it may hold, in either way, or observe.
+            Asked::Report => &["hold", "share", "observe", "both"],
             Asked::Status => &[
                 "hold",
                 "share",
@@ -198,6 +204,12 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
         Asked::Watch => ("GET", "/v1/watch?prefix=x", String::new()),
         Asked::Metrics => ("GET", "/metrics", String::new()),
         Asked::Ranking => ("GET", "/v1/ranking", String::new()),
+        Asked::Past => ("GET", "/v1/history?prefix=x", String::new()),
+        Asked::Report => (
+            "POST",
+            "/v1/locks/x%2F1/rejections",
+            r#"{"fencing_token":1,"resource":"r","highest":2,"operation":""}"#.to_owned(),
+        ),
         Asked::Advance => ("POST", "/v1/clock/advance", r#"{"ms":1}"#.to_owned()),
         Asked::Add => (
             "POST",
@@ -274,6 +286,8 @@ fn operation(asked: Asked) -> Option<Operation> {
         Asked::Watch
         | Asked::Metrics
         | Asked::Ranking
+        | Asked::Past
+        | Asked::Report
         | Asked::Advance
         | Asked::Add
         | Asked::View => return None,
@@ -310,7 +324,7 @@ async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
     if asked == Asked::Watch {
         let watch = v1::WatchRequest {
             prefix: "x".to_owned(),
-            after_revision: 0,
+            after_revision: None,
         };
         let opened = soon(client.watch(call(watch, token))).await;
         return Some(
@@ -508,7 +522,7 @@ async fn every_interface_answers_every_caller_as_the_rules_say() {
         "{granted} granted, {refused} refused"
     );
     // Anybody may ask whether it works.
-    for path in ["/healthz", "/openapi.json", "/", "/page.js"] {
+    for path in ["/healthz", "/openapi.json", "/", "/page.js", "/draw.js"] {
         assert_eq!(server.get(path).await.status, 200, "{path}");
     }
 }

@@ -457,4 +457,19 @@ async fn metrics_say_when_the_certificate_of_the_server_ends() {
     let left = ends - now.as_secs_f64();
     // It was made for one day.
     assert!((80_000.0..=86_400.0).contains(&left), "{left}");
+
+    // `/healthz` says the same, to a page that has no metrics.
+    let mut stream = world.connect().await.unwrap();
+    let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut said = String::new();
+    let _ = stream.read_to_string(&mut said).await;
+    let (_, body) = said.split_once("\r\n\r\n").expect("no answer");
+    let health: serde_json::Value = serde_json::from_str(body).unwrap();
+    let shown = health["certificate_expires_at"].as_str().unwrap();
+    let shown: jiff::Timestamp = shown.parse().unwrap();
+    #[expect(clippy::cast_possible_truncation, reason = "whole seconds")]
+    let second = ends as i64;
+    assert_eq!(shown.as_second(), second);
 }

@@ -182,8 +182,10 @@ async fn an_operator_opens_a_closed_lock_at_every_interface() {
         // Watchers get the operator's reason, and the grant as always.
         let mut told = Vec::new();
         for _ in 0..4 {
-            let (name, _, data) = events.next().await;
+            let (name, _, mut data) = events.next().await;
             if name == "opened" {
+                let time = data.as_object_mut().unwrap().remove("time").unwrap();
+                assert!(time.as_str().unwrap().ends_with('Z'), "{time}");
                 let expected = json!({
                     "revision": 3, "resource_id": "x", "fencing_token": 1, "reason": "the job failed",
                 });

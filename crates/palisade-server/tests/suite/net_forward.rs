@@ -156,7 +156,7 @@ async fn what_every_node_answers_needs_no_leader() {
         .unwrap();
     // A watcher that comes from another node may be ahead of this one; it has not made a mistake.
     let ahead = v1::WatchRequest {
-        after_revision: 7,
+        after_revision: Some(7),
         ..v1::WatchRequest::default()
     };
     let refused = soon(locks.watch(ahead.clone())).await.unwrap_err();

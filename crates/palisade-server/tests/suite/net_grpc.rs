@@ -230,7 +230,7 @@ async fn a_watch_tells_changes_of_its_prefix() {
     let mut locks = client(&server).await;
     let watch = v1::WatchRequest {
         prefix: "a".into(),
-        after_revision: 0,
+        after_revision: None,
     };
     let mut events = locks.watch(watch).await.unwrap().into_inner();
     let key = granted(said(locks.acquire(acquire("a1", "c", 0)).await)).lock_token;
@@ -255,7 +255,7 @@ async fn a_watch_tells_changes_of_its_prefix() {
 
     let resumed = v1::WatchRequest {
         prefix: String::new(),
-        after_revision: 1,
+        after_revision: Some(1),
     };
     let mut events = locks.watch(resumed).await.unwrap().into_inner();
     for revision in [2, 3] {
@@ -267,7 +267,7 @@ async fn a_watch_tells_changes_of_its_prefix() {
 
     let bad = v1::WatchRequest {
         prefix: "ü".into(),
-        after_revision: 0,
+        after_revision: None,
     };
     assert_eq!(
         locks.watch(bad).await.unwrap_err().code(),

@@ -366,9 +366,14 @@ async fn status_health_metrics_and_the_clock() {
     server.lock("x", "a").await;
     let status = json!({
         "authority": "test-authority", "incarnation": "first", "next_token": 2, "locks": 1, "leases": 1,
-        "waiters": 0, "version": env!("CARGO_PKG_VERSION"), "manual_clock": true
+        "waiters": 0, "version": env!("CARGO_PKG_VERSION"), "manual_clock": true, "log_full": false,
+        "counts": {"granted": 1, "renewed": 0, "expired": 0, "revoked": 0, "graces": 0}
     });
-    assert_eq!(server.get("/v1/status").await.json(), status);
+    let mut said = server.get("/v1/status").await.json();
+    let since = said["counts"].as_object_mut().unwrap().remove("since");
+    let since = since.unwrap();
+    assert!(since.as_str().unwrap().ends_with('Z'), "{since}");
+    assert_eq!(said, status);
     let health = server.get("/healthz").await;
     assert_eq!(
         (health.status, health.json()),
@@ -433,6 +438,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "get /openapi.json",
         "get /readyz",
         "get /v1/cluster",
+        "get /v1/history",
         "get /v1/locks",
         "get /v1/locks/{resource_id}",
         "get /v1/ranking",
@@ -448,6 +454,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "post /v1/locks/{resource_id}/open",
         "post /v1/locks/{resource_id}/permits",
         "post /v1/locks/{resource_id}/proclaim",
+        "post /v1/locks/{resource_id}/rejections",
         "post /v1/locks/{resource_id}/release",
         "post /v1/locks/{resource_id}/renew",
         "post /v1/locks/{resource_id}/sequencer",

@@ -158,7 +158,7 @@ async fn a_session_ends_with_its_token_and_a_new_token_of_the_principal_goes_on(
     let mut client = grpc::client(&issued.server).await;
     let watch = v1::WatchRequest {
         prefix: "x/".to_owned(),
-        after_revision: 0,
+        after_revision: None,
     };
     let mut watch = client
         .watch(call(watch, Some(&*short)))

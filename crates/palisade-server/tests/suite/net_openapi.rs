@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const REQUEST_ID: &str = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$";
 
 /// Every body that is sent, the path that takes it, and one that is right.
-fn bodies(key: &str) -> [(&'static str, &'static str, Value); 8] {
+fn bodies(key: &str) -> [(&'static str, &'static str, Value); 9] {
     [
         (
             "AcquireBody",
@@ -39,6 +39,11 @@ fn bodies(key: &str) -> [(&'static str, &'static str, Value); 8] {
         // Nobody uses this lock, so a number within the bounds is refused for that.
         ("ResizeBody", "/v1/locks/unused/permits", json!({"of": 2})),
         ("AdvanceBody", "/v1/clock/advance", json!({"ms": 1})),
+        (
+            "RejectionBody",
+            "/v1/locks/x/rejections",
+            json!({"fencing_token": 1, "resource": "orders", "highest": 2, "operation": "PUT"}),
+        ),
     ]
 }
 
@@ -77,7 +82,9 @@ async fn the_documents_bounds_are_the_cores() {
         "lock_delay_ms" => json!({"minimum": 0, "maximum": limits::LOCK_DELAY_MS}),
         "at_least_for_ms" => json!({"minimum": 0, "maximum": limits::AT_LEAST_FOR_MS}),
         "lock_token" => key.clone(),
-        "fencing_token" => token.clone(),
+        "fencing_token" | "highest" => token.clone(),
+        "resource" => json!({"minLength": 1, "maxLength": 255}),
+        "operation" => json!({"maxLength": 255}),
         "request_id" => json!({"pattern": REQUEST_ID}),
         "metadata" | "value" => json!({"maxLength": limits::METADATA_BYTES}),
         "reason" => json!({"maxLength": limits::REASON_BYTES}),
@@ -114,6 +121,7 @@ async fn the_documents_bounds_are_the_cores() {
                 "resource_id" => name.clone(),
                 "request_id" => json!({"pattern": REQUEST_ID}),
                 "limit" => json!({"minimum": 1, "maximum": LIST_LIMIT.0}),
+                "cursor" if path == "/v1/history" => continue,
                 "cursor" => json!({"pattern": "^a[0-9a-fA-F]{16}$"}),
                 "prefix" if path == "/v1/locks" => {
                     json!({"maxLength": limits::NAME_BYTES, "pattern": "^[ -~]*$"})

@@ -11,6 +11,9 @@ async fn the_page_may_ask_this_server_only_and_is_asked_for_again_after_an_upgra
         ("/", "text/html"),
         ("/page.css", "text/css"),
         ("/page.js", "text/javascript"),
+        ("/draw.js", "text/javascript"),
+        ("/ask.js", "text/javascript"),
+        ("/health.js", "text/javascript"),
     ] {
         let file = server.get(path).await;
         assert_eq!(file.status, 200, "{path}");
@@ -58,8 +61,9 @@ async fn the_ranking_has_the_longest_queues_and_the_oldest_grants_first() {
             stream.write_all(request.as_bytes()).await.unwrap();
             waiting.push(stream);
         }
+        server.waiters(waiting.len()).await;
+        server.advance(1_000).await;
     }
-    server.waiters(waiting.len()).await;
     let ranking = server.get("/v1/ranking").await.json();
     assert_eq!(ranking["held"], 1_100);
     let contended: Vec<_> = ranking["contended"]
@@ -76,6 +80,13 @@ async fn the_ranking_has_the_longest_queues_and_the_oldest_grants_first() {
             json!(["lock-3", 1])
         ]
     );
+    // The shortest queue has waited longest.
+    let longest = &ranking["longest_wait"];
+    assert_eq!(longest["resource_id"], "lock-3");
+    let waited = |lock: &serde_json::Value| lock["waited_ms"].as_u64();
+    assert_eq!(waited(longest), Some(3_000));
+    assert_eq!(waited(&ranking["contended"][0]), Some(2_000));
+    assert_eq!(waited(&ranking["contended"][1]), Some(1_000));
     let oldest = ranking["oldest"].as_array().unwrap();
     let tokens: Vec<_> = oldest
         .iter()

@@ -285,7 +285,7 @@ async fn watches_are_bounded() {
         let server = &closed.server;
         let watch = |prefix: &str| v1::WatchRequest {
             prefix: prefix.to_owned(),
-            after_revision: 0,
+            after_revision: None,
         };
         let mut client = grpc::client(server).await;
         let both = token("both");

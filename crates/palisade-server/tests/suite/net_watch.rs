@@ -109,9 +109,11 @@ async fn a_watch_names_every_change_in_order() {
     let mut told = Vec::new();
     let mut last = 0;
     while told.len() < 8 {
-        let (name, id, data) = events.next().await;
+        let (name, id, mut data) = events.next().await;
         assert_eq!(data["revision"].to_string(), id);
         assert!(data["revision"].as_u64().unwrap() > last);
+        let time = data.as_object_mut().unwrap().remove("time").unwrap();
+        assert!(time.as_str().unwrap().ends_with('Z'), "{time}");
         last = data["revision"].as_u64().unwrap();
         told.push((
             name,
@@ -271,7 +273,7 @@ async fn a_last_id_that_is_nonsense_or_in_the_future_is_answered() {
     let mut locks = crate::net_support::grpc::client(&server).await;
     let ahead = palisade_proto::v1::WatchRequest {
         prefix: String::new(),
-        after_revision: 1_001,
+        after_revision: Some(1_001),
     };
     let refused = locks.watch(ahead).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);

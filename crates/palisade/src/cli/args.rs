@@ -337,7 +337,8 @@ pub(crate) struct WatchArgs {
     /// Only locks whose names start with this.
     #[arg(default_value = "")]
     pub(crate) prefix: String,
-    /// The revision of the last event already seen; events between it and now are counted as missed.
+    /// The revision of the last event already seen: later ones that the server still has come at once, the others are
+    /// counted as missed. 0: from the oldest that it has.
     #[arg(long, value_name = "REVISION")]
     pub(crate) after: Option<u64>,
     #[command(flatten)]

@@ -155,7 +155,7 @@ async fn replace(args: ReplaceArgs, out: Out) -> Result<(), Failure> {
 }
 
 /// The addresses, which may be several, separated by commas.
-fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
+pub(super) fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
     // As the client takes them: one scheme may stand for all.
     let bare = connection.authority.replace("palisade://", "http://");
     let scheme = if bare.starts_with("https://") {
@@ -208,7 +208,7 @@ async fn change(
     show(&shown.unwrap_or(changed), out)
 }
 
-fn failed(error: &Error) -> Failure {
+pub(super) fn failed(error: &Error) -> Failure {
     match error {
         Error::Unreachable(why) => Failure::local(why.clone()).hint(
             "name a node that runs: --authority http://host:7420, or several, separated by commas",

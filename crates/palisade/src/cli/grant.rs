@@ -115,7 +115,7 @@ fn reply(leases: &[Lease]) -> serde_json::Value {
         "fencing_token": lease.token().get(),
         "lease_duration_ms": lease.ttl().as_millis(),
         "remaining_ms": remaining_ms,
-        "acquired_at": wall(lease.acquired_at()),
+        "acquired_at": lease.acquired_at().map(wall),
         "authority": lease.authority().as_str(),
         "client_id": lease.client_id().as_str(),
         "deadline_ms": deadline_ms(lease),
@@ -195,7 +195,10 @@ fn describe(leases: &[Lease], url: &str, out: Out) -> String {
                 millis(remaining)
             ),
         ),
-        ("acquired at", wall(lease.acquired_at())),
+        (
+            "acquired at",
+            lease.acquired_at().map(wall).unwrap_or_default(),
+        ),
         (
             "authority",
             format!("{}  at {}", lease.authority(), without_secrets(url)),

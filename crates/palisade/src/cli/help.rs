@@ -232,6 +232,16 @@ Examples:
   palisade show nightly
   palisade show nightly --exit-code >/dev/null && echo it runs";
 
+pub(super) const HISTORY_AFTER: &str = "\
+Each grant is a block: who held the lock, since when, how long it had waited, when it was last renewed, how it ended and \
+why, and the writes that a resource refused because a newer holder had claimed. Grants that last come first, then the \
+latest end. A range of changes that the server did not see is a warning, never silence.
+
+Examples:
+  palisade history orders --since 24h
+  palisade history orders --token 7
+  palisade history --client web-1 --since 2026-11-28T02:00:00Z --until 2026-11-28T03:00:00Z --json";
+
 pub(super) const WATCH_AFTER: &str = "\
 Events are news, not proof: a holder relies on its own deadline, not on an event.
 
@@ -391,6 +401,17 @@ Examples:
   curl -X PUT -H 'X-Fencing-Token: 34' -d 100 http://127.0.0.1:7422/accounts/7
   curl -X POST -H 'X-Fencing-Token: 35' -H 'X-Fencing-Operation: claim' http://127.0.0.1:7422/accounts/7
   curl http://127.0.0.1:7423/v1/fences";
+
+pub(super) const FENCE_K8S_AFTER: &str = "\
+It connects to nothing: apply what it prints, and again after a change. Kubernetes 1.30 or newer.
+
+The holders' program carries its token with each request, and claims each object before it reads it: docs/use/kubernetes.md.
+Creations are not fenced. Requests to /scale, /eviction and /binding are refused, except those of the exempt: change the \
+object itself.
+
+Examples:
+  palisade fence k8s deployments.apps configmaps -n shop --service-account shop:deployer | kubectl apply -f -
+  palisade fence k8s widgets.shop.example --service-account ops:operator --exempt system:serviceaccount:argocd:argocd";
 
 pub(super) const TFSTATE: &str = "\
 Keeps the states of Terraform and OpenTofu as their \"http\" backend, and refuses late uploads.

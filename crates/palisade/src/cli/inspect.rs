@@ -13,7 +13,7 @@ use serde_json::json;
 use super::args::{BreakArgs, LsArgs, OpenArgs, PermitsArgs, ShowArgs, WatchArgs};
 use super::failure::{Failure, LOST};
 use super::grant::{not_held, over, slot_list, stale};
-use super::output::{Out, facts, millis, now, table, wall};
+use super::output::{Out, facts, millis, table, wall};
 
 pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     check_prefix(&args.prefix)?;
@@ -331,6 +331,7 @@ fn reply(view: &LockView) -> LockReply {
         reader_count: view.reader_count,
         readers: readers.collect(),
         waiters: view.waiters,
+        waited_ms: None,
         queue: queue.collect(),
         // A session is not told of it.
         trace_id: None,
@@ -359,7 +360,11 @@ pub(super) async fn watch(args: &WatchArgs, out: Out) -> Result<(), Failure> {
         if out.json {
             out.value(&named(&event))?
         } else {
-            out.text(&format!("{}  {}", out.faint(&now()), line(&event, out)))?
+            out.text(&format!(
+                "{}  {}",
+                out.faint(&wall(event.time)),
+                line(&event, out)
+            ))?
         }
     }
 }
@@ -385,6 +390,7 @@ fn named(event: &WatchEvent) -> serde_json::Value {
     };
     let body = EventBody {
         revision: event.revision,
+        time: wall(event.time),
         resource_id: event.lock.to_string(),
         client_id: event.client.as_ref().map(ToString::to_string),
         fencing_token: event.token.get(),

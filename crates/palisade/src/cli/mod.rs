@@ -22,6 +22,7 @@ mod fence;
 mod gateway;
 mod grant;
 mod help;
+mod history;
 mod inspect;
 mod logs;
 mod network;
@@ -111,6 +112,8 @@ enum Command {
     Show(args::ShowArgs),
     /// Print events of locks as they happen
     Watch(args::WatchArgs),
+    /// Tell who held a lock, since when, how it ended, and which late writes were refused
+    History(history::HistoryArgs),
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
@@ -194,6 +197,7 @@ impl Command {
             Command::Ls(args) => wait_for(inspect::ls(&args, out)),
             Command::Show(args) => return wait_for(inspect::show(&args, out)),
             Command::Watch(args) => wait_for(inspect::watch(&args, out)),
+            Command::History(args) => wait_for(history::carry_out(&args, out)),
             Command::Break(args) => wait_for(inspect::revoke(&args, out)),
             Command::Open(args) => wait_for(inspect::reopen(&args, out)),
             Command::Permits(args) => wait_for(inspect::resize(&args, out)),

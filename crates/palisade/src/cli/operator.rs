@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use axum::http::Uri;
 use clap::{Args, ValueEnum, ValueHint};
@@ -65,6 +66,15 @@ pub(crate) struct ServeArgs {
     /// How many watches, 1 or more, one address may have open, or one user of a Unix socket [default: 5000, half of all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     watches_per_address: Option<u32>,
+    /// Keep no history of locks (`palisade history`).
+    #[arg(long, conflicts_with_all = ["history_age", "history_bytes"])]
+    no_history: bool,
+    /// How long the history keeps a grant after its end.
+    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = value::history_age)]
+    history_age: Duration,
+    /// How many bytes of grants the history keeps; its file is up to twice as large.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = value::size)]
+    history_bytes: u64,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -309,6 +319,7 @@ pub(super) fn settings(args: &ServeArgs, json: bool) -> Result<serve::Settings, 
         audit: args.audit.clone(),
         waits_per_address: args.waits_per_address,
         watches_per_address: args.watches_per_address,
+        history: (!args.no_history).then_some((args.history_age, args.history_bytes)),
         json,
     })
 }

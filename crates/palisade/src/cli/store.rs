@@ -74,6 +74,10 @@ pub(super) struct JumpArgs {
 }
 
 impl JumpArgs {
+    pub(super) const fn tokens(self) -> u64 {
+        self.max_jump
+    }
+
     pub(super) const fn bound(self, rule: Rule) -> Rule {
         Rule {
             max_jump: Some(self.max_jump),

@@ -24,6 +24,36 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())
 }
 
+/// How long the history keeps a grant.
+pub(crate) fn history_age(text: &str) -> Result<Duration, String> {
+    let age = duration(text)?;
+    let (least, most) = (Duration::from_secs(60), Duration::from_secs(3_660 * 86_400));
+    if (least..=most).contains(&age) {
+        return Ok(age);
+    }
+    Err("1m to 3660d are allowed; --no-history keeps nothing".to_owned())
+}
+
+/// A number of bytes: `64MiB`, `1GiB`.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let units = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1_u64 << 40),
+    ];
+    let named = units
+        .iter()
+        .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+    let size =
+        named.and_then(|(number, bytes)| number.trim_end().parse::<u64>().ok()?.checked_mul(bytes));
+    match size {
+        Some(size) if (1 << 20..=1 << 44).contains(&size) => Ok(size),
+        Some(_) => Err("1MiB to 16TiB are allowed".to_owned()),
+        None => Err("not a size; write 64MiB or 1GiB".to_owned()),
+    }
+}
+
 fn not_a_duration(text: &str) -> String {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let seconds = if text.len() <= 6 { text } else { "10" };

@@ -227,13 +227,16 @@ fn signal_one(pid: i32, signal: Signal, is_it: impl Fn(&Row) -> bool) {
 
 /// A process of the job outside its group, as a number for the watchdog: its process id, and the end of its start time.
 pub(super) fn as_number(row: &Row) -> u64 {
+    assert!(row.pid > 0, "{} is no process id", row.pid);
     u64::from(row.pid.unsigned_abs()) | (row.started << 32)
 }
 
 /// Kills the process of such a number.
 pub(super) fn kill_numbered(number: u64) {
-    let pid = i32::try_from(number & u64::from(u32::MAX)).unwrap_or(0);
-    signal_one(pid, Signal::KILL, |now| as_number(now) == number);
+    match i32::try_from(number & u64::from(u32::MAX)) {
+        Ok(pid @ 1..) => signal_one(pid, Signal::KILL, |now| as_number(now) == number),
+        _ => panic!("{number} is not the number of a process outside the job's group"),
+    }
 }
 
 /// Whether this process can list those of its job.
@@ -402,6 +405,12 @@ mod tests {
             ..at(77, 1, 77)
         };
         assert_eq!(as_number(&row), (424_242 << 32) + 77);
+    }
+
+    #[test]
+    #[should_panic(expected = "is not the number of a process")]
+    fn nothing_else_is_killed_by_its_number() {
+        kill_numbered(7 << 32);
     }
 
     #[test]

@@ -4,8 +4,9 @@ pub(crate) mod cluster;
 mod join;
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use palisade_core::Limits;
 use palisade_pipeline::durable::{self, Authority};
@@ -44,6 +45,8 @@ pub(crate) struct Settings {
     /// The shares of one address.
     pub(crate) waits_per_address: Option<u32>,
     pub(crate) watches_per_address: Option<u32>,
+    /// How long the history keeps a grant, and how many bytes of them; none if it is off.
+    pub(crate) history: Option<(Duration, u64)>,
     /// Print the start message as one line of JSON.
     pub(crate) json: bool,
 }
@@ -250,11 +253,30 @@ fn network(settings: &Settings) -> net::Settings {
         audit: settings.audit.clone(),
         waits_per_address: settings.waits_per_address,
         watches_per_address: settings.watches_per_address,
+        history: settings.history.map(|(age, bytes)| net::HistorySettings {
+            file: settings.data.join(HISTORY_FILE),
+            age,
+            bytes,
+            leaves_free: None,
+            past: Some(past(&settings.data, settings.cluster.is_some())),
+        }),
         data: Some(settings.data.clone()),
         counters: export::counters(),
         ..net::Settings::default()
     }
 }
+
+/// The events that the log still has.
+fn past(data: &Path, member: bool) -> net::Past {
+    let data = data.to_owned();
+    net::Past(Arc::new(move |after, each| match member {
+        true => palisade_replica::events_after(&data, after, each).map_err(|why| why.to_string()),
+        false => durable::events_after(&data, after, each).map_err(|why| why.to_string()),
+    }))
+}
+
+/// The history's file in the directory of the authority. A backup does not have it.
+const HISTORY_FILE: &str = "history.redb";
 
 /// Called before the start is announced, so a reader of the announcement has seen every warning.
 fn warn_of_exposure(settings: &Settings) {

@@ -5,209 +5,28 @@
 The scenarios are the functions whose names begin with `shows_`. Screenshots are written to FOLDER. Each scenario has a
 control: the same page with one mistake planted into its script must be found out. The packages playwright and
 axe-playwright-python come from PyPI, the browser from Debian's package chromium (or CHROMIUM).
+
+While the page is being written, PALISADE_PAGE=crates/palisade-server/src/net/http/page shows the files of that folder
+instead of those that the program was built with.
 """
 
 import json
 import os
 import re
+import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
-from contextlib import contextmanager
+import urllib.error
 from pathlib import Path
 from urllib.parse import quote
 
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Error, sync_playwright
+from playwright.sync_api import Error
 
-# A question of the page may take 20 s, and the pause after it 10 s: one that is lost on a busy machine is asked again in time.
-PATIENCE = 70.0
-FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
-    --disable-component-update --disable-sync --disable-dev-shm-usage""".split()
-TTL = 300_000
-LANES = 32
-
-
-def until(what, holds, patience=PATIENCE, said=lambda: ""):
-    """Waits until it holds; on failure, names the missing event and shows the text from `said`."""
-    end = time.monotonic() + patience
-    while not holds():
-        if time.monotonic() > end:
-            raise AssertionError(f"in {patience} s: {what} {said()}")
-        time.sleep(0.05)  # real time: asked again, up to a deadline
-
-
-class Server:
-    """One lock server in a folder of its own."""
-
-    def __init__(self, palisade, *flags):
-        self.palisade, self.flags = palisade, flags
-        self.folder = tempfile.TemporaryDirectory()
-        self.listen = "127.0.0.1:0"
-        self.start()
-
-    def start(self):
-        command = [self.palisade, "serve", "--json", "--listen", self.listen, "--data", f"{self.folder.name}/data"]
-        self.process = subprocess.Popen([*command, *self.flags], stdout=subprocess.PIPE)
-        self.url = json.loads(self.process.stdout.readline())["url"]
-        self.listen = self.url.removeprefix("http://")
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.process.stdout.close()
-
-    def end(self):
-        if self.process.poll() is None:
-            self.kill()
-        self.folder.cleanup()
-
-    def call(self, path, body=None, token=None):
-        headers = {"content-type": "application/json"}
-        if token:
-            headers["authorization"] = f"Bearer {token}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/{path}", data=data, headers=headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return json.load(answer)
-
-    def acquire(self, lock, client="tester", token=None, **more):
-        body = {"client_id": client, "lease_duration_ms": TTL, **more}
-        return self.call(f"v1/locks/{quote(lock, safe='')}/acquire", body, token)
-
-    def release(self, lock, grant):
-        body = {name: grant[name] for name in ("lock_token", "fencing_token")}
-        return self.call(f"v1/locks/{quote(lock, safe='')}/release", body)
-
-    def queue(self, lock, client, wait_ms=TTL):
-        """A request that waits, in the background."""
-
-        def wait():
-            try:
-                self.acquire(lock, client, wait_ms=wait_ms)
-            except OSError:
-                pass  # The server was killed, which some scenarios do.
-
-        before = self.call(f"v1/locks/{quote(lock, safe='')}")["waiters"]
-        threading.Thread(target=wait, daemon=True).start()
-        until(f"{client} waits", lambda: self.call(f"v1/locks/{quote(lock, safe='')}")["waiters"] > before)
-
-    def fill(self, count):
-        """Acquires many locks. A connection is answered in order, so there are many connections."""
-        workers = [threading.Thread(target=self.fill_part, args=(range(at, count, LANES),)) for at in range(LANES)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        until("all are held", lambda: self.call("v1/status")["locks"] == count)
-
-    def fill_part(self, numbers):
-        host, port = self.listen.split(":")
-        with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
-            answers = connection.makefile("rb")
-            for first in range(0, len(numbers), 100):
-                batch = b""
-                for at in numbers[first : first + 100]:
-                    body = json.dumps({"client_id": f"c{at}", "lease_duration_ms": TTL}).encode()
-                    batch += (
-                        f"POST /v1/locks/lock-{at}/acquire HTTP/1.1\r\nHost: {self.listen}\r\n"
-                        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-                    ).encode() + body
-                connection.sendall(batch)
-                for _ in numbers[first : first + 100]:
-                    status, length = answers.readline(), 0
-                    while (line := answers.readline()) != b"\r\n":
-                        name, _, value = line.partition(b":")
-                        if name.lower() == b"content-length":
-                            length = int(value)
-                    answer = answers.read(length)
-                    assert b" 200 " in status, answer
-
-
-@contextmanager
-def browser():
-    with sync_playwright() as playwright:
-        program = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        try:
-            yield chromium
-        finally:
-            chromium.close()
-
-
-class Page:
-    """One tab. `plant` replaces a piece of the script, for a control."""
-
-    def __init__(self, chromium, server, plant=None, scheme="light", size=(1280, 900)):
-        self.server, self.problems, self.requests = server, [], []
-        self.context = chromium.new_context(
-            color_scheme=scheme, viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce"
-        )
-        self.context.set_default_timeout(1000 * PATIENCE)
-        self.tab = self.context.new_page()
-        self.tab.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.tab.on("request", lambda request: self.requests.append(request.url))
-        self.tab.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
-        self.tab.on(
-            "console",
-            # The browser itself logs each answer that is not a success.
-            lambda said: said.type == "error" and "Failed to load resource" not in said.text
-            and self.problems.append(said.text),
-        )
-        if plant:
-            old, new = plant
-            self.tab.route("**/page.js", lambda route: self.planted(route, old, new))
-
-    @staticmethod
-    def planted(route, old, new):
-        answer = route.fetch()
-        script = answer.text()
-        assert script.count(old) == 1, f"the mistake does not fit the script: {old}"
-        route.fulfill(response=answer, body=script.replace(old, new))
-
-    def open(self, view="#/"):
-        self.tab.goto(f"{self.server.url}/{view}")
-        return self
-
-    def figure(self, name):
-        shown = self.tab.locator(".figures div", has=self.tab.locator("dt", has_text=re.compile(f"^{name}$")))
-        text = shown.locator("dd").all_text_contents()
-        return text[0].replace("\u2009", "") if text else None
-
-    def rows(self, table):
-        """The cells of a table's rows, even while the page redraws it."""
-        read = """name => [...document.querySelectorAll(`table[aria-label="${name}"] tbody tr`)]
-            .map(row => [...row.cells].map(cell => cell.textContent))"""
-        return self.tab.evaluate(read, table)
-
-    def connection(self):
-        return self.tab.locator("#connection").get_attribute("class")
-
-    def until_agrees(self, when):
-        until(f"the page agrees {when}", self.agrees, said=self.text)
-
-    def text(self):
-        """The page's whole text, and its errors."""
-        return f"{self.tab.locator('body').inner_text()}\n{self.problems}\n{self.server.call('v1/locks?limit=100')}"
-
-    def agrees(self):
-        """Whether the page agrees with the interface."""
-        status, locks = self.server.call("v1/status"), self.server.call("v1/locks?limit=100")["locks"]
-        expected = {lock["resource_id"]: (str(lock["holder"]["fencing_token"]), str(lock["waiters"])) for lock in locks}
-        shown = {row[0]: (row[1].replace("\u2009", ""), row[-1]) for row in self.rows("All locks")}
-        figures = [self.figure("locks"), self.figure("requests waiting"), self.figure("next token")]
-        return figures == [str(status[name]) for name in ("locks", "waiters", "next_token")] and shown == expected
-
-    def close(self, tolerate=False):
-        strangers = [url for url in self.requests if not url.startswith((self.server.url, "data:"))]
-        self.context.close()
-        assert not strangers, f"requests to other hosts: {strangers}"
-        assert tolerate or not self.problems, self.problems
+from harness import ORDERING, TTL, WIDTHS, Cluster, Page, Paused, Server, browser, judged, until, violations, withheld
 
 
 def shows_what_the_interface_says(palisade, folder):
@@ -216,7 +35,9 @@ def shows_what_the_interface_says(palisade, folder):
     with browser() as chromium:
         page = Page(chromium, server).open()
         # The control does not follow changes again after they broke off.
-        deaf = Page(chromium, server, plant=("for (let wait = 250; !signal", "for (let wait = 250; wait === 250 && !signal"))
+        deaf = Page(
+            chromium, server, plant=("for (let wait = 250; !signal", "for (let wait = 250; wait === 250 && !signal")
+        )
         deaf.open()
         stop = threading.Event()
 
@@ -244,8 +65,10 @@ def shows_what_the_interface_says(palisade, folder):
         until("readers are counted", lambda: "2 readers" in [row[2] for row in page.rows("All locks")])
 
         server.kill()
-        until("the page says that nobody answers", lambda: page.connection() == "lost")
-        assert "what you see is from" in page.tab.locator("#connection").text_content()
+        shown_from = lambda: "what you see is from" in page.tab.locator("#connection").text_content()  # noqa: E731
+        until("the page says that nobody answers", lambda: page.connection() == "lost" and shown_from())
+        until("it says so in red", lambda: page.alarm("This server does not answer"))
+        assert {"figures", "list", "ranking"} <= page.old().keys(), page.old()
         assert page.rows("All locks"), "what was seen last stays"
         server.start()
         until("the page is back", lambda: page.connection() == "live")
@@ -264,15 +87,14 @@ def goes_on_after_a_refusal(palisade, folder):
     """A server that cannot answer once, and then can."""
     server = Server(palisade)
     server.acquire("orders/7", "the holder")
-    once = "list = listing(\"\", bottom, signal);"
     with browser() as chromium:
         page = Page(chromium, server).open()
-        # The control keeps the list that the refusal took away.
-        kept = Page(chromium, server, plant=(once, once.replace("=", "??=", 1))).open()
+        # The control shows the refusal in place of the list.
+        forgets = Page(chromium, server, plant=("if (!this.answer) return", "if (true) return")).open()
         found = Page(chromium, server).open("#/find/orders")
         names = lambda: [row[0] for row in found.rows("Locks that begin with orders")]  # noqa: E731
         until("the locks of a prefix", lambda: names() == ["orders/7"])
-        tabs = (page, kept, found)
+        tabs = (page, forgets, found)
         for one in tabs[:2]:
             one.until_agrees("at first")
         refusal = {"error": {"code": "unavailable", "message": "not now"}}
@@ -280,13 +102,21 @@ def goes_on_after_a_refusal(palisade, folder):
             one.tab.route("**/v1/locks?*", lambda route: route.fulfill(status=503, json=refusal))
         for one in tabs:
             until("it says why", lambda one=one: "not now" in one.text())
+            until("it is not green", lambda one=one: one.connection() == "lost")
+        assert "as of" in page.old().get("list", ""), page.old()
+        assert [row[0] for row in page.rows("All locks")] == ["orders/7"] and names() == ["orders/7"], (
+            "what was seen last stays"
+        )
+        assert page.alarm("The server cannot answer now"), page.alarms()
+        assert not forgets.rows("All locks"), "the control: a list that is gone"
         for one in tabs:
             one.tab.unroute("**/v1/locks?*")
         server.acquire("orders/8", "another holder")
         page.until_agrees("after a refusal")
         until("the locks of a prefix again", lambda: names() == ["orders/7", "orders/8"], said=found.text)
-        until("the control asks again", lambda: "not now" not in kept.text() and kept.figure("locks") == "2")
-        assert not kept.agrees(), "the control: a list that was taken away shows nothing"
+        until(
+            "nothing is old", lambda: not page.old() and not page.red() and page.connection() == "live", said=page.text
+        )
         for one in tabs:
             one.close()
     server.end()
@@ -338,8 +168,13 @@ def shows_one_lock(palisade, folder):
         page.tab.get_by_label("Reason, which watchers see").fill("late")
         page.tab.get_by_label("Type the token").fill(str(token))
         page.tab.get_by_role("button", name="Break the lock").click()
-        until("it says so", lambda: "another token" in (page.tab.locator("dialog [role=status]").text_content() or "")
-              or "held" in (page.tab.locator("dialog [role=status]").text_content() or ""))
+        until(
+            "it says so",
+            lambda: (
+                "another token" in (page.tab.locator("dialog [role=status]").text_content() or "")
+                or "held" in (page.tab.locator("dialog [role=status]").text_content() or "")
+            ),
+        )
         assert server.call("v1/locks/orders%2F7")["holder"]["client_id"] == "gamma"
         page.close()
     server.end()
@@ -353,12 +188,16 @@ def shows_a_closed_lock(palisade, folder):
     with browser() as chromium:
         page = Page(chromium, server).open()
         # The control reads the token of a holder that is not there.
-        token = "lock.holder ? number(lock.holder.fencing_token) : \"\"];"
+        token = 'lock.holder ? number(lock.holder.fencing_token) : ""];'
         blind = Page(chromium, server, plant=(token, "number(lock.holder.fencing_token)];")).open()
         rows = lambda one: {row[0]: row[2] for row in one.rows("All locks")}  # noqa: E731
         listed = {"nightly": "closed after its last grant", "orders/7": "the holder"}
         until("both are listed", lambda: rows(page) == listed, said=page.text)
-        until("what is held is ranked", lambda: [row[0] for row in page.rows("Held longest")] == ["orders/7"], said=page.text)
+        until(
+            "what is held is ranked",
+            lambda: [row[0] for row in page.rows("Held longest")] == ["orders/7"],
+            said=page.text,
+        )
         assert server.call("v1/ranking")["held"] == 1
         until("the control says that it failed", lambda: "this page failed" in blind.text())
         assert rows(blind) != listed, "the control shows no list"
@@ -389,10 +228,12 @@ def shows_text_as_text(palisade, folder):
             assert page.tab.locator("main img").count() == 0
             page.close()
         # The control puts names in as markup.
-        planted = ("made.append(...children.flat().filter((child) => child !== null && child !== undefined));",
-                   "for (const child of children.flat()) if (child instanceof Node) made.append(child);"
-                   " else if (child !== null && child !== undefined) made.innerHTML += child;")
-        page = Page(chromium, server, plant=planted).open()
+        planted = (
+            "made.append(...children.flat().filter((child) => child !== null && child !== undefined));",
+            "for (const child of children.flat()) if (child instanceof Node) made.append(child);"
+            " else if (child !== null && child !== undefined) made.innerHTML += child;",
+        )
+        page = Page(chromium, server, plant=planted).open(f"#/lock/{quote(evil, safe='')}")
         until("the control is found out", lambda: page.tab.locator("main img").count() > 0)
         try:
             page.close(tolerate=False)
@@ -411,11 +252,17 @@ def shows_itself_to_everybody(palisade, folder):
     server.queue("job/3", "worker-21")
     server.acquire("report", "reader-1", mode="shared")
     server.release("nightly", server.acquire("nightly", "job", at_least_for_ms=TTL))
-    views = {"overview": "#/", "lock": "#/lock/job%2F3", "found": "#/find/job", "free": "#/lock/nobody", "closed": "#/lock/nightly"}
+    views = {
+        "overview": "#/",
+        "lock": "#/lock/job%2F3",
+        "found": "#/find/job",
+        "free": "#/lock/nobody",
+        "closed": "#/lock/nightly",
+    }
     asks = {"lock": ("Take the lock", "break"), "closed": ("Open …", "open")}
     with browser() as chromium:
         for scheme in ("light", "dark"):
-            for width in (1280, 400):
+            for width in WIDTHS:
                 for name, view in views.items():
                     page = Page(chromium, server, scheme=scheme, size=(width, 900)).open(view)
                     until("it is there", lambda: page.connection() == "live" and page.tab.locator("h2").count() > 0)
@@ -434,7 +281,7 @@ def shows_itself_to_everybody(palisade, folder):
                         if folder:
                             page.tab.screenshot(path=f"{folder}/{verb}-{scheme}-{width}.png")
                     page.close()
-        planted = ('el("h1", {}, title)', 'el("img", {src: "data:,"})')
+        planted = ('el("h1", { class: title.length > 60 ? "long" : null }, title)', 'el("img", {src: "data:,"})')
         page = Page(chromium, server, plant=planted).open()
         until("the control", lambda: page.connection() == "live")
         assert violations(page), "the control: a picture without words"
@@ -442,15 +289,333 @@ def shows_itself_to_everybody(palisade, folder):
     server.end()
 
 
-def violations(page):
-    # The policy of the page admits no script of others, so axe runs in a world of its own.
-    found = Axe().run(page.tab).response["violations"]
-    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes']]}" for one in found]
+def shows_a_cluster_without_majority(palisade, folder):
+    """First one node is missing, then two: what was seen last stays, and the page names the missing ones."""
+    cluster = Cluster(palisade)
+    leader, follower, third = cluster.nodes
+    names = [node.call("v1/cluster")["node"][:8] for node in cluster.nodes]
+
+    def held(lock):
+        try:
+            return leader.acquire(lock, f"worker-{lock[-1]}.example", request_id=lock)
+        except OSError:
+            return None  # On a busy machine another node may be elected just now.
+
+    for at in range(4):
+        until("it is held", lambda at=at: held(f"job/{at}"))
+    follower.queue("job/1", "the next")
+    with browser() as chromium:
+        page = Page(chromium, follower).open()
+        # The controls: one forgets what it saw, one does not count the votes, one does not look whether nodes are there.
+        forgets = Page(chromium, follower, plant=("if (!this.answer) return", "if (true) return")).open()
+        blind = Page(chromium, follower, plant=("nodes.leader === null && spare < 0", "false")).open()
+        deaf = Page(chromium, follower, plant=("} else if (gone.length > 0) {", "} else if (false) {")).open()
+        tabs = (page, forgets, blind, deaf)
+        locks = lambda one: [row[0] for row in one.rows("All locks")]  # noqa: E731
+        for one in tabs:
+            until("four locks", lambda one=one: len(locks(one)) == 4, said=one.text)
+            until("all is well", lambda one=one: one.connection() == "live" and not one.red())
+        cards = lambda: page.tab.locator(".nodes li").all_inner_texts()  # noqa: E731
+        until(
+            "three nodes",
+            lambda: len(cards()) == 3 and all("connected" in card or "this node" in card for card in cards()),
+            said=page.text,
+        )
+        order = page.tab.evaluate("[...document.querySelectorAll('[data-part]')].map(one => one.dataset.part)")
+        assert order[0] == "nodes", order
+        page.pictures(folder, "cluster")
+
+        third.kill()
+        until("a node is missing", lambda: names[2] in page.alarm("A node is missing", "warn"), said=page.text)
+        assert "not if another one fails" in page.alarm("A node is missing", "warn")
+        until("locks are granted", lambda: page.connection() == "live", said=page.text)
+        until(
+            "its card says so",
+            lambda: any(names[2] in card and ("refused" in card or "not connected" in card) for card in cards()),
+            said=page.text,
+        )
+        page.pictures(folder, "node-missing")
+        assert not deaf.alarm("A node is missing", "warn"), "the control: a page that does not look"
+
+        leader.kill()
+        for one in (page, forgets):
+            until("no majority", lambda one=one: one.alarm("No majority: nothing is granted"), said=one.text)
+        said = page.alarm("No majority")
+        assert names[0] in said and names[2] in said and "1 of 3" in said, said
+        until("it is not green", lambda: page.connection() == "lost")
+        until("what is old is grey", lambda: {"figures", "list", "ranking"} <= page.old().keys(), said=page.text)
+        # For several rounds of questions: the page alternated between two views once.
+        for _ in range(3):
+            with page.tab.expect_request("**/v1/locks?*"):
+                pass
+            assert len(locks(page)) == 4 and page.figure("locks") == "4", "what was seen last stays"
+            assert page.alarm("No majority") and len(cards()) == 3 and "as of" in page.old()["list"]
+        page.pictures(folder, "no-majority")
+        until("the control forgets", lambda: not forgets.rows("All locks"))
+        until("the control does not count", lambda: blind.alarm("No node leads"))
+
+        third.start()
+        until("a majority", lambda: page.connection() == "live" and not page.alarm("No majority"), said=page.text)
+        until("nothing is old", lambda: not page.old(), said=page.text)
+        assert len(locks(page)) == 4
+        for one in tabs:
+            one.close()
+    cluster.end()
 
 
-def judged(page, where):
-    found = violations(page)
-    assert not found, f"{where}: {found}"
+def shows_a_full_disk(palisade, folder):
+    """A disk that has no room for a segment of the log, and then has."""
+    with tempfile.TemporaryDirectory() as place:
+        disk = f"{place}/disk"
+        os.mkdir(disk)
+        small = f'mount -t tmpfs -o size=8m none {disk}; exec "$@"'
+        server = Server(palisade, data=f"{disk}/data", around=("unshare", "--mount", "sh", "-c", small, "sh"))
+        with browser() as chromium:
+            page = Page(chromium, server).open()
+            # The control does not ask for the disk, as the page before this one.
+            green = Page(chromium, server, plant=("!source.error && source.last?.log_full", "false")).open()
+            until(
+                "it is said in red",
+                lambda: "granted" in page.alarm("The disk is full: nothing is granted"),
+                said=page.text,
+            )
+            until("it is not green", lambda: page.connection() == "lost")
+            assert "disk full" in page.tab.locator(".nodes").inner_text(), page.text()
+            try:
+                server.acquire("a")
+                raise SystemExit("something was granted")
+            except urllib.error.HTTPError as refused:
+                assert refused.code == 503, refused
+            page.pictures(folder, "disk-full")
+            until("the control is green", lambda: green.connection() == "live" and not green.red())
+            subprocess.run(
+                ["nsenter", "--mount", "--target", str(server.process.pid), "mount", "-o", "remount,size=100m", disk],
+                check=True,
+            )
+            until(
+                "there is room",
+                lambda: page.connection() == "live" and not page.alarm("The disk is full"),
+                said=page.text,
+            )
+            assert server.acquire("a")["lock_acquired"]
+            for one in (page, green):
+                one.close()
+        server.end()
+
+
+def shows_a_stall(palisade, folder):
+    """The thread that orders requests does not run; then the whole process does not."""
+    server = Server(palisade)
+    server.acquire("orders/7", "the holder")
+    server.queue("orders/7", "the next")
+    with browser() as chromium:
+        page = Page(chromium, server).open()
+        # The control does not compare the silence of the authority with the answers of its server.
+        blind = Page(chromium, server, plant=("&& status.silent() > STALL", "&& false")).open()
+        for one in (page, blind):
+            one.until_agrees("at first")
+            until("all is read", lambda one=one: one.rows("Longest queues"))
+        paused = Paused(server.process.pid, ORDERING)
+        until("it stalls", lambda: page.alarm("The authority does not answer: nothing is granted"), said=page.alarms)
+        until("it is not green", lambda: page.connection() == "lost")
+        until("what is old is grey", lambda: {"figures", "list", "ranking"} <= page.old().keys())
+        assert [row[0] for row in page.rows("All locks")] == ["orders/7"], "what was seen last stays"
+        assert server.call("healthz")["status"] == "serving"
+        page.pictures(folder, "stalled")
+        assert not blind.alarm("The authority does not answer"), "the control"
+        paused.go_on()
+        until("it goes on", lambda: page.connection() == "live" and not page.old(), said=page.text)
+        until("it says that it was away", lambda: page.alarm("The authority was away", "warn"), said=page.text)
+        page.until_agrees("after the stall")
+
+        server.process.send_signal(signal.SIGSTOP)
+        until("nothing answers", lambda: page.alarm("This server does not answer"), said=page.alarms)
+        assert page.rows("All locks") and page.connection() == "lost"
+        page.pictures(folder, "unreachable")
+        server.process.send_signal(signal.SIGCONT)
+        until("it goes on", lambda: page.connection() == "live" and not page.old(), said=page.text)
+        for one in (page, blind):
+            one.close()
+    server.end()
+
+
+def shows_an_expiring_certificate(palisade, folder):
+    """A certificate of three days, which is replaced by one of thirty."""
+    with tempfile.TemporaryDirectory() as place:
+
+        def certificate(days):
+            names = ["-subj", "/CN=locks", "-addext", "subjectAltName=IP:127.0.0.1"]
+            made = [
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-keyout",
+                f"{place}/new.key",
+                "-out",
+                f"{place}/new.pem",
+            ]
+            subprocess.run(
+                ["openssl", "req", "-x509", *made, *names, "-days", str(days)], check=True, capture_output=True
+            )
+            for kind in ("key", "pem"):
+                os.replace(f"{place}/new.{kind}", f"{place}/server.{kind}")
+
+        certificate(3)
+        server = Server(palisade, "--tls-cert", f"{place}/server.pem", "--tls-key", f"{place}/server.key")
+        with browser() as chromium:
+            page = Page(chromium, server).open()
+            late = Page(chromium, server, plant=("7 * 86_400_000", "0 * 86_400_000")).open()
+            until("it is said in red", lambda: page.alarm("The certificate of this server ends in"), said=page.text)
+            said = page.alarm("The certificate of this server ends in")
+            assert "2 days" in said and "--tls-cert" in said, said
+            until("locks are granted", lambda: page.connection() == "live")
+            page.pictures(folder, "certificate")
+            until("the control is there", lambda: late.connection() == "live")
+            assert not late.red(), "the control: a page that says it at the end"
+            certificate(30)
+            # A connection has the certificate of its beginning, and the page asks for the newest.
+            until("it was replaced", lambda: not page.red(), said=page.text)
+            for one in (page, late):
+                one.close()
+        server.end()
+
+
+def shows_an_empty_server(palisade, folder):
+    """The page says what to type, and that works."""
+    server = Server(palisade)
+    with browser() as chromium:
+        page = Page(chromium, server).open()
+        silent = Page(chromium, server, plant=("none ? firstSteps() : null", "null")).open()
+        typed = page.tab.locator("pre")
+        until("it says what to type", lambda: typed.count() == 2)
+        page.pictures(folder, "empty")
+        run, curl = typed.all_text_contents()
+        assert run.startswith("palisade run ") and server.url in run and server.url in curl
+        answer = json.loads(subprocess.run(["sh", "-c", curl], check=True, capture_output=True).stdout)
+        assert answer["lock_acquired"], answer
+        until(
+            "it is listed",
+            lambda: [row[0] for row in page.rows("All locks")] == ["orders"] and typed.count() == 0,
+            said=page.text,
+        )
+        server.release("orders", answer)
+        until("it is empty again", lambda: typed.count() == 2)
+        job = subprocess.Popen([palisade, *shlex.split(run)[1:]])
+        until("it is listed again", lambda: [row[0] for row in page.rows("All locks")] == ["orders"], said=page.text)
+        job.terminate()
+        job.wait()
+        until("the control is there", lambda: silent.connection() == "live")
+        assert silent.tab.locator("pre").count() == 0, "the control"
+        for one in (page, silent):
+            one.close()
+    server.end()
+
+
+def shows_long_names(palisade, folder):
+    """Names of 255 bytes that differ at their ends only."""
+    server = Server(palisade)
+    names = [f"orders/{'eu-central-1/' * 18}".ljust(250, "x") + f"/{at:04}" for at in range(3)]
+    for at, name in enumerate(names):
+        server.acquire(name, f"worker-{'pod-' * 60}".ljust(250, "y") + f"-{at:04}", metadata="m" * 250)
+    server.queue(names[0], f"waiter-{'pod-' * 60}".ljust(255, "z"))
+    with browser() as chromium:
+        page = Page(chromium, server).open()
+        # The control shows names as they are.
+        long = Page(chromium, server, plant=("if (!isLong(name)) return", "if (true) return")).open()
+        tall = "[...document.querySelectorAll('table[aria-label=\"All locks\"] tbody tr')].map(row => row.clientHeight)"
+        for one in (page, long):
+            until("three locks", lambda one=one: len(one.rows("All locks")) == 3)
+        ends = """[...document.querySelectorAll('table[aria-label="All locks"] td.name .short')].map(one => {
+            const tail = document.createRange();
+            tail.selectNodeContents(one.lastChild);
+            const shown = one.getBoundingClientRect(), end = tail.getBoundingClientRect();
+            return end.left - shown.left > 20 && end.width > 20 && end.right <= shown.right + 1;
+        })"""
+        for width in WIDTHS:
+            for one in (page, long):
+                one.tab.set_viewport_size({"width": width, "height": 900})
+            assert max(page.tab.evaluate(tall)) < 40, page.tab.evaluate(tall)
+            assert page.tab.evaluate(ends) == [True] * 3, f"both ends are shown at {width}"
+            assert long.tab.evaluate(ends) != [True] * 3, "the control"
+        assert {row[0] for row in page.rows("All locks")} == set(names), "a copy is the whole name"
+        page.pictures(folder, "long-names")
+        page.tab.get_by_role("link", name=names[0], exact=True).first.click()
+        until("its page", lambda: page.rows("Holder"))
+        assert page.tab.locator("h1").text_content() == names[0]
+        page.pictures(folder, "long-name")
+        for one in (page, long):
+            one.close()
+    server.end()
+
+
+def shows_rates_expiries_and_the_oldest_waiter(palisade, folder):
+    """Against the counts of the interface."""
+    server = Server(palisade)
+    server.acquire("old/queue", "the holder")
+    server.queue("old/queue", "waits longest")
+    server.acquire("new/queue/0", "another holder")
+    server.queue("new/queue/0", "a")
+    server.queue("new/queue/0", "b")
+    with browser() as chromium:
+        page = Page(chromium, server).open()
+        # The control adds up nothing.
+        still = Page(chromium, server, plant=("[newest[name] - oldest[name],", "[0,")).open()
+        for one in (page, still):
+            until("a first answer", lambda one=one: one.figure("expired") == "0")
+        until("a second answer", lambda: page.figure("grants a second") == "0")
+        for at in range(5):
+            server.acquire(f"short/{at}", "dies", lease_duration_ms=200)
+        until("they have expired", lambda: server.call("v1/status")["counts"]["expired"] == 5)
+        until("the page counts them", lambda: page.figure("expired") == "5", said=page.text)
+        assert float(page.figure("grants a second")) > 0, page.text()
+        until("the oldest waiter", lambda: (page.figure("oldest waiter") or "").endswith(" s"))
+        shown = page.tab.locator(".figures div", has_text="oldest waiter").get_by_role("link").text_content()
+        longest = server.call("v1/ranking")["longest_wait"]
+        assert shown == longest["resource_id"] == "old/queue", longest
+        assert [row[0] for row in page.rows("Longest queues")][0] == "new/queue/0", "the longest queue is another one"
+        page.pictures(folder, "rates")
+        until("the control has the answer", lambda: "5 since" in still.text())
+        assert still.figure("expired") == "0", "the control"
+        for one in (page, still):
+            one.close()
+    server.end()
+
+
+def shows_refused_late_writes(palisade, folder):
+    """As far as the status counts them: the answer is the server's, with these counts."""
+    server = Server(palisade)
+    server.acquire("orders/7", "the holder")
+    reported = {"rejections_reported": 2, "rejections_unknown": 1}
+
+    def more(route):
+        answer = route.fetch()
+        body = answer.json()
+        body["counts"] |= reported
+        route.fulfill(response=answer, json=body)
+
+    with browser() as chromium:
+        page = Page(chromium, server)
+        page.tab.route("**/v1/status", more)
+        page.open()
+        plain = Page(chromium, server)
+        plain.tab.route("**/v1/status", lambda route: withheld(route))
+        plain.open()
+        until(
+            "what there was",
+            lambda: page.figure("refused in all") == "2" and page.figure("reports of unknown grants") == "1",
+            said=page.text,
+        )
+        assert page.figure("refused") == "0", "before the page was opened"
+        reported["rejections_reported"] = 5
+        until("those since", lambda: page.figure("refused") == "3", said=page.text)
+        page.pictures(folder, "late-writes")
+        until("a server without a history", lambda: plain.figure("locks") == "1")
+        assert "late writes" not in plain.tab.locator("main").text_content(), "the control: nothing is counted"
+        for one in (page, plain):
+            one.close()
+    server.end()
 
 
 def shows_what_the_rules_grant(palisade, folder):
@@ -476,10 +641,13 @@ def shows_what_the_rules_grant(palisade, folder):
             tab = page.tab
             tab.get_by_role("heading", name="Who is asking?").wait_for()
             judged(page, "sign in")
-            for wrong, said in (("pal_x", "not a token"), (viewer[:-1] + ("0" if viewer[-1] != "0" else "1"), "unknown")):
+            for wrong, said in (
+                ("pal_x", "not a token"),
+                (viewer[:-1] + ("0" if viewer[-1] != "0" else "1"), "unknown"),
+            ):
                 tab.get_by_label("Token").fill(wrong)
                 tab.get_by_role("button", name="Sign in").click()
-                until(said, lambda: said in (tab.locator("[role=alert]").text_content() or ""))
+                until(said, lambda: said in (tab.locator("main [role=alert]").text_content() or ""))
             tab.get_by_label("Token").fill(viewer)
             tab.get_by_role("button", name="Sign in").click()
             until("all locks", lambda: {row[0] for row in page.rows("All locks")} == {"a/1", "b/1"})
@@ -489,7 +657,9 @@ def shows_what_the_rules_grant(palisade, folder):
             tab.get_by_label("Type the token").fill("1")
             tab.get_by_label("Reason, which watchers see").fill("mine")
             tab.get_by_role("button", name="Break the lock").click()
-            until("it is forbidden", lambda: "may not break" in (tab.locator("dialog [role=status]").text_content() or ""))
+            until(
+                "it is forbidden", lambda: "may not break" in (tab.locator("dialog [role=status]").text_content() or "")
+            )
             page.close()
 
             page = Page(chromium, server).open()
@@ -517,7 +687,7 @@ def keeps_what_was_asked_for(palisade, folder):
             until("it is read again", lambda: page.tab.wait_for_timeout(50) or held)
             page.tab.get_by_role("button", name="Show more").click()
             until("both pages", lambda: len(page.rows("All locks")) == 150)
-            with page.tab.expect_request("**/v1/status"):
+            with page.tab.expect_request("**/v1/ranking"):
                 with page.tab.expect_response(re.compile(r"/v1/locks\?(?!.*cursor=)")):
                     held.pop().continue_()
             assert len(page.rows("All locks")) == rows
@@ -610,11 +780,15 @@ def shows_many_locks(palisade, folder):
         until("a second page", lambda: len(page.rows("All locks")) == 200)
         page.tab.locator("#query").fill(f"lock-{count - 1}")
         page.tab.keyboard.press("Enter")
-        until("one of many", lambda: [row[0] for row in page.rows(f"Locks that begin with lock-{count - 1}")]
-              == [f"lock-{count - 1}"])
+        until(
+            "one of many",
+            lambda: [row[0] for row in page.rows(f"Locks that begin with lock-{count - 1}")] == [f"lock-{count - 1}"],
+        )
         memory = page.tab.evaluate("performance.memory?.usedJSHeapSize ?? 0") / 1e6
         page.close()
-    print(f"{count} locks, acquired in {filled:.1f} s: first view after {first:.0f} ms and {view / 1e3:.0f} kB, {memory:.0f} MB in the tab")
+    print(
+        f"{count} locks, acquired in {filled:.1f} s: first view after {first:.0f} ms and {view / 1e3:.0f} kB, {memory:.0f} MB in the tab"
+    )
     server.end()
 
 

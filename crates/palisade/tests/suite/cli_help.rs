@@ -63,6 +63,7 @@ fn every_command_has_help_and_no_flag_takes_a_secret() {
         "ls",
         "show",
         "watch",
+        "history",
         "break",
         "permits",
         "store",

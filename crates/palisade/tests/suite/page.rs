@@ -68,3 +68,43 @@ fn the_page_keeps_what_was_asked_for() {
 fn the_page_shows_many_locks() {
     plays("shows_many_locks");
 }
+
+#[test]
+fn the_page_shows_a_cluster_without_majority() {
+    plays("shows_a_cluster_without_majority");
+}
+
+#[test]
+fn the_page_shows_a_full_disk() {
+    plays("shows_a_full_disk");
+}
+
+#[test]
+fn the_page_shows_a_stall() {
+    plays("shows_a_stall");
+}
+
+#[test]
+fn the_page_shows_an_expiring_certificate() {
+    plays("shows_an_expiring_certificate");
+}
+
+#[test]
+fn the_page_of_an_empty_server_says_what_to_type() {
+    plays("shows_an_empty_server");
+}
+
+#[test]
+fn the_page_shows_long_names() {
+    plays("shows_long_names");
+}
+
+#[test]
+fn the_page_shows_rates_expiries_and_the_oldest_waiter() {
+    plays("shows_rates_expiries_and_the_oldest_waiter");
+}
+
+#[test]
+fn the_page_shows_refused_late_writes() {
+    plays("shows_refused_late_writes");
+}

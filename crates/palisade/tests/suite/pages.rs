@@ -200,9 +200,10 @@ fn every_flag_of_a_page_exists() {
                     continue;
                 }
                 let words: Vec<&str> = words.collect();
-                let verbs = words
-                    .iter()
-                    .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+                let verbs = words.iter().take_while(|word| {
+                    word.chars()
+                        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+                });
                 let verbs: Vec<&str> = verbs
                     .copied()
                     .filter(|word| !word.starts_with('-'))

@@ -1,7 +1,7 @@
 //! Clusters in virtual time: the production nodes, simulated machines, disks, networks and clients.
 //!
 //! ```text
-//!   clients ──► network ──► node: inbox ──► Orderer ──► Leadership ──► Engine ──► Store ──► Wal ──► simulated disk
+//!   clients ──► network ──► node: inbox ──► Round ──► Leadership ──► Engine ──► Store ──► Wal ──► simulated disk
 //!                  ▲                            (production)             │
 //!                  └────────── nodes among each other ◄──────────────────┘
 //! ```

@@ -1,6 +1,6 @@
-//! A node's process: the production engine, store, applier and orderer, driven in virtual time.
+//! A node's process: the production engine, store, applier and loop, driven in virtual time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read as _, Write as _};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,8 @@ use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
 use palisade_pipeline::codec::decode_batch;
 use palisade_pipeline::orderer::{Address, Moment, Orderer, Released};
-use palisade_pipeline::{Answer, Failure, take_over};
+use palisade_pipeline::round::{Inbox, Input, Rest, Round, Write as ToWrite};
+use palisade_pipeline::{Answer, Failure, Writable, take_over};
 use palisade_replica::peers::PeerHistory;
 use palisade_replica::{
     Applier, Directory, Engine, Leadership, Lent, Log, Members, NodeId, NotCommitted, Role,
@@ -37,6 +38,28 @@ impl Address for Caller {
 
     fn is_gone(&self) -> bool {
         self.0.is_closed()
+    }
+}
+
+/// The requests that have reached a leader.
+struct Intake<'a> {
+    gathered: &'a mut VecDeque<Ask>,
+    now: Timestamp,
+    rng: &'a mut Rng,
+}
+
+impl Inbox<Caller> for Intake<'_> {
+    fn next(&mut self, _: &Orderer<Caller>) -> Option<Input<Caller>> {
+        let Ask { request, reply } = self.gathered.pop_front()?;
+        Some(Input::Ask(request.into(), Caller(reply)))
+    }
+
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    fn key(&mut self) -> LeaseKey {
+        LeaseKey::from_bytes(self.rng.bytes())
     }
 }
 
@@ -272,24 +295,23 @@ impl Node {
         self.world.compare();
         let contains = leadership.contains();
         hold(&self.world.check).took_over(self.place, contains, &machine);
-        let mut orderer = Orderer::new(machine, false);
+        let mut round = Round::new(machine, false);
         let mut first = take_over(Limits::DEFAULT);
         if mutant == Some(Mutant::NoGrace) {
             first.retain(|command| !matches!(command, Command::Grace(_)));
         }
-        orderer.open(from, self.wall(), first);
-        let mut going = self.commit(&mut orderer, &mut leadership).await;
+        round.open(from, self.wall(), first);
+        let mut gathered = VecDeque::new();
+        let mut going = self.commit(&mut round, &mut leadership).await;
         while going && !self.world.is_ended() {
-            let slept = self.local();
-            let planned = match orderer.next_due() {
-                Some(due) => due.since(self.at(from, since)).min(orderer.heartbeat()),
-                None => orderer.heartbeat(),
-            };
-            let first = within(planned.as_nanos().max(1), asks.recv()).await;
-            orderer.slept(Span::from_nanos(self.local() - slept), planned, Span::ZERO);
-            let mut round = Vec::from_iter(first.flatten());
-            while let Ok(ask) = asks.try_recv() {
-                round.push(ask);
+            if let Rest::Sleep(planned) = round.rest(self.at(from, since)) {
+                let first = within(planned.as_nanos().max(1), asks.recv()).await;
+                gathered.extend(first.flatten());
+                while let Ok(ask) = asks.try_recv() {
+                    gathered.push_back(ask);
+                }
+                let arrived = !gathered.is_empty();
+                let _ = round.woke(self.at(from, since), arrived, Span::ZERO);
             }
             let now = Moment {
                 at: self.at(from, since),
@@ -300,19 +322,20 @@ impl Node {
                 false => Ok(()),
                 true => Err("the disk is full".to_owned()),
             };
-            orderer.begin(now, room);
-            for Ask { request, reply } in round {
-                let rng = &mut self.rng;
-                orderer.request(request, Caller(reply), || LeaseKey::from_bytes(rng.bytes()));
-            }
-            going = self.commit(&mut orderer, &mut leadership).await;
+            round.begin(now, room, Writable::default());
+            round.fill(&mut Intake {
+                gathered: &mut gathered,
+                now: now.at,
+                rng: &mut self.rng,
+            });
+            going = self.commit(&mut round, &mut leadership).await;
         }
         self.world
             .say(|| format!("node {} leads no longer", self.place));
-        for (caller, answer) in orderer.deposed() {
+        for (caller, answer) in round.deposed() {
             let _ = caller.0.send(Said::Answer(answer));
         }
-        let machine = orderer.into_machine();
+        let machine = round.into_machine();
         let ended = match mutant {
             Some(Mutant::UncertainKept) => self.applier.take_back(Some(Lent {
                 machine,
@@ -327,15 +350,19 @@ impl Node {
     /// Ends the batch. `false`: this node leads no longer.
     async fn commit(
         &self,
-        orderer: &mut Orderer<Caller>,
+        round: &mut Round<Caller>,
         leadership: &mut Leadership<LabRuntime>,
     ) -> bool {
         let mutant = self.world.mutant;
-        let entry = orderer.entry().map(Arc::<[u8]>::from);
+        let (entry, confirms) = match round.write() {
+            ToWrite::Entry(entry) => (Some(Arc::<[u8]>::from(entry)), false),
+            ToWrite::Confirm => (None, true),
+            ToWrite::Nothing => (None, false),
+        };
         let had_entry = entry.is_some();
-        let answered_first = mutant == Some(Mutant::AnswerBeforeQuorum);
-        if answered_first {
-            let_out(orderer.committed());
+        let mut is_out = mutant == Some(Mutant::AnswerBeforeQuorum);
+        if is_out {
+            let_out(round.written());
         }
         let done = match entry {
             Some(batch) if mutant == Some(Mutant::NoStamps) && is_stamp(&batch) => Some(Ok(())),
@@ -345,14 +372,15 @@ impl Node {
                 match select(commit, copied).await {
                     Either::Left((done, _)) => done,
                     Either::Right(((), commit)) => {
-                        let_out(orderer.committed());
+                        let_out(round.written());
+                        is_out = true;
                         commit.await
                     }
                 }
             }
             Some(batch) => within(NO_QUORUM, leadership.commit(batch)).await,
             None if mutant == Some(Mutant::NoConfirm) => Some(Ok(())),
-            None if orderer.has_answers() => within(NO_QUORUM, leadership.confirm()).await,
+            None if confirms => within(NO_QUORUM, leadership.confirm()).await,
             None => Some(Ok(())),
         };
         let Some(Ok(())) = done else { return false };
@@ -360,8 +388,8 @@ impl Node {
             self.world
                 .say(|| format!("node {} committed {}", self.place, leadership.contains()));
         }
-        if !answered_first {
-            let_out(orderer.committed());
+        if !is_out {
+            let_out(round.written());
         }
         true
     }

@@ -68,7 +68,7 @@ impl World {
 
     /// Reports the authority's actions, and sends its answers.
     pub(crate) fn authority_facts(&mut self) {
-        for fact in std::mem::take(&mut self.authority.facts) {
+        for fact in self.authority.take_facts() {
             let granted = match &fact {
                 Fact::Applied(turn) => matches!(turn.what, ChangeKind::Granted(_)).then_some(*turn),
                 _ => None,

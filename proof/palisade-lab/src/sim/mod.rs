@@ -17,6 +17,7 @@
 //! Equal seeds end in equal hashes. Nothing in the hash depends on the kernel: request ids and lease keys are numbered
 //! in order of appearance.
 
+mod authority;
 mod batch;
 mod check;
 mod clock;
@@ -34,7 +35,6 @@ mod port;
 mod queue;
 mod resource;
 pub(crate) mod rng;
-mod server;
 mod shrink;
 mod target;
 mod worker;

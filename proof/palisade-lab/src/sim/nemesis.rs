@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use palisade_core::{LockName, Token};
 use palisade_pipeline::Request;
 
+use super::authority::{Incoming, ReplyTo};
 use super::clock::hold;
 use super::fact::Fact;
 use super::mutants::Mutant;
 use super::plan::{AUTHORITY, NODES, PlannedFault, RESOURCE, lock_name};
 use super::queue::Event;
-use super::server::{Incoming, ReplyTo};
 use super::world::{MS, World};
 
 /// Where answers to an operator go: nowhere.
@@ -186,7 +186,7 @@ impl World {
         let started = ready.and_then(|()| self.authority.start(restored));
         if started.is_err() {
             // If the disk is full or failing, the process's supervisor tries again.
-            self.authority.facts.clear();
+            drop(self.authority.take_facts());
             self.authority.disk().restart();
             return self.after(100 * MS, Event::StartAuthority);
         }

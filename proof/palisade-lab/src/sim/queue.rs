@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 
 use palisade_pipeline::{Answer, Request};
 
+use super::authority::ReplyTo;
 use super::port::{Ask, Reply};
-use super::server::ReplyTo;
 
 /// A scheduled event.
 #[derive(Clone)]

@@ -10,6 +10,7 @@
 //! One thread. Each step takes the earliest event, lets its process run until it waits again, and sends the
 //! messages of the process.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
@@ -18,6 +19,8 @@ use palisade_pipeline::{Answer, Failure, Request};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
+use super::authority::{Authority, Incoming, ReplyTo};
+use super::check::rule;
 use super::clock::{MachineClock, VirtualTime, hold};
 use super::counts::Counts;
 use super::fact::Fact;
@@ -28,7 +31,6 @@ use super::port::{Outgoing, Port};
 use super::queue::{Event, Queue};
 use super::resource::{Job, Resource};
 use super::rng::Rng;
-use super::server::{Authority, Incoming, ReplyTo};
 use super::target::Target;
 use super::worker::{Elements, Worker};
 
@@ -387,20 +389,28 @@ fn kind(request: &Request) -> &'static str {
 
 /// Runs a plan, with one rule removed or none.
 ///
-/// A machine that cannot even start a run ends in a violation that says so.
+/// A machine that cannot even start a run, and an assertion that fails, end in a violation that says so.
 #[must_use]
 pub fn run(plan: Plan, mutant: Option<Mutant>, trace: bool) -> Run {
-    match World::new(plan, mutant, trace) {
-        Ok(world) => world.run().into_run(),
-        Err(what) => Run {
-            hash: 0,
-            violation: Some(Violation {
-                rule: "the simulation itself",
-                what,
-                at: 0,
-            }),
-            trace: Vec::new(),
-            counts: Counts::default(),
-        },
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        World::new(plan, mutant, trace).map(|world| world.run().into_run())
+    }));
+    let (rule, what) = match ran {
+        Ok(Ok(run)) => return run,
+        Ok(Err(what)) => ("the simulation itself", what),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            (
+                rule::ASSERTION,
+                text.unwrap_or("it gave no reason").to_owned(),
+            )
+        }
+    };
+    Run {
+        hash: 0,
+        violation: Some(Violation { rule, what, at: 0 }),
+        trace: Vec::new(),
+        counts: Counts::default(),
     }
 }

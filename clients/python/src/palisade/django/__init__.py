@@ -18,7 +18,8 @@ from typing import Any, Callable, Iterator
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from ..fences import _drivers, mysql, postgres
+from ..fences import _drivers
+from ..fences._claims import claims
 from ..fences.rule import CLAIM_RULE, Rule
 
 
@@ -49,7 +50,8 @@ class _Claiming:
 
     def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
         connection = context["connection"]
-        if self._claims:
+        # On SQLite the beginning of a transaction comes this way, too.
+        if self._claims or sql == "BEGIN":
             return execute(sql, params, many, context)
         if not connection.in_atomic_block:
             if str(sql).lstrip(" \n\t(").upper().startswith("SELECT"):
@@ -64,11 +66,10 @@ class _Claiming:
         # Django drops this mark with the transaction, and with a savepoint that is rolled back together with the claim.
         if any(hook[1] is self._mark for hook in connection.run_on_commit):
             return
-        claims = {"postgres": postgres, "mysql": mysql}[self._own.system]._claims
         self._claims = True
         try:
             # The error stays Django's.
-            _drivers.run(self._own, claims({self._resource: self._holder}, self._rule), lambda error: None)
+            _drivers.run(self._own, claims(self._own, {self._resource: self._holder}, self._rule), lambda error: None)
         finally:
             self._claims = False
         connection.on_commit(self._mark)

@@ -24,7 +24,7 @@ _OTHERWISE = "which may have read already: end it first, or call claim before th
 
 
 class Sync:
-    """A connection that blocks. `system`: `postgres` or `mysql`."""
+    """A connection that blocks. `system`: `postgres`, `mysql` or `sqlite`."""
 
     system = "postgres"
 
@@ -53,6 +53,10 @@ class Sync:
     def run_raw(self, statement: str) -> None:
         """Runs a statement that comes after an error."""
         self.run(statement, {})
+
+    def raw(self) -> Any:
+        """The driver's own connection."""
+        return self.given
 
 
 class _Psycopg(Sync):
@@ -85,7 +89,7 @@ class _Sqlalchemy(Sync):
         super().__init__(given)
         # A Session has its connection only from the beginning of its transaction on.
         dialect = given.get_bind().dialect if hasattr(given, "get_bind") else given.dialect
-        if dialect.name not in _SYSTEMS or dialect.paramstyle not in ("pyformat", "format", "numeric_dollar"):
+        if dialect.name not in _SYSTEMS or dialect.paramstyle not in ("pyformat", "format", "numeric_dollar", "qmark"):
             raise unsupported(given, dialect.driver)
         self.system, self._style = _SYSTEMS[dialect.name], dialect.paramstyle
 
@@ -96,8 +100,8 @@ class _Sqlalchemy(Sync):
         parameters: Any = dict(arguments)
         if self._style == "numeric_dollar":
             statement, parameters = _numbered(statement, arguments)
-        elif self._style == "format":
-            statement, parameters = _positional(statement, arguments)
+        elif self._style in ("format", "qmark"):
+            statement, parameters = _positional(statement, arguments, "%s" if self._style == "format" else "?")
         result = self._connection().exec_driver_sql(statement, parameters or None)
         return [dict(row) for row in result.mappings()] if result.returns_rows else []
 
@@ -105,9 +109,11 @@ class _Sqlalchemy(Sync):
         return bool(self.given.in_transaction())
 
     def would_commit_alone(self) -> bool:
-        if self.system != "postgres":
+        if self.system == "mysql":
             return False
         own = self._connection().connection
+        if self.system == "sqlite":
+            return _commits_alone(own.driver_connection)
         if hasattr(own.driver_connection, "info"):
             return bool(own.driver_connection.autocommit) and int(own.driver_connection.info.transaction_status) == 0
         return bool(getattr(own.dbapi_connection, "autocommit", False))
@@ -130,6 +136,9 @@ class _Sqlalchemy(Sync):
     def begin(self) -> Iterator[Any]:
         with self.given.begin():
             yield self.given
+
+    def raw(self) -> Any:
+        return self._connection().connection.driver_connection
 
 
 class _Engine(_Sqlalchemy):
@@ -155,9 +164,15 @@ class _Django(Sync):
         self.system = _SYSTEMS[given.vendor]
 
     def run(self, statement: str, arguments: Mapping[str, Any]) -> Rows:
+        parameters: Any = dict(arguments)
+        if self.system == "sqlite":
+            statement, parameters = _positional(statement, arguments)
         with self.given.cursor() as cursor:
-            cursor.execute(statement, dict(arguments) or None)
+            cursor.execute(statement, parameters or None)
             return _rows(cursor.description, cursor.fetchall() if cursor.description else [])
+
+    def raw(self) -> Any:
+        return self.given.connection
 
     def is_in_transaction(self) -> bool:
         return bool(self.given.in_atomic_block)
@@ -220,6 +235,43 @@ class _Mysqlclient(Sync):
             "transact cannot see whether a connection of mysqlclient is in a transaction: call connection.begin(), and "
             "claim first; or use it through SQLAlchemy or Django"
         )
+
+
+class _Sqlite(Sync):
+    """Of the module sqlite3."""
+
+    system = "sqlite"
+
+    def run(self, statement: str, arguments: Mapping[str, Any]) -> Rows:
+        with contextlib.closing(self.given.cursor()) as cursor:
+            # The connection's own factory may make anything of rows.
+            cursor.row_factory = None
+            cursor.execute(_PARAMETER.sub(r":\1", statement), dict(arguments))
+            return _rows(cursor.description, cursor.fetchall() if cursor.description else [])
+
+    def is_in_transaction(self) -> bool:
+        return bool(self.given.in_transaction)
+
+    def would_commit_alone(self) -> bool:
+        return _commits_alone(self.given)
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Any]:
+        # In words: the methods do nothing on a connection with `autocommit`.
+        self.run("BEGIN IMMEDIATE", {})
+        try:
+            yield self.given
+            self.run("COMMIT", {})
+        except BaseException:
+            with contextlib.suppress(Exception):  # SQLite did it, or it is closed
+                self.run("ROLLBACK", {})
+            raise
+
+
+def _commits_alone(given: Any) -> bool:
+    """Else sqlite3 begins a transaction before a statement that writes."""
+    is_automatic = given.isolation_level is None or getattr(given, "autocommit", None) is True
+    return is_automatic and not given.in_transaction
 
 
 class Async:
@@ -359,12 +411,13 @@ class _Aiomysql(Async):
             raise
 
 
-_SYSTEMS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql"}
+_SYSTEMS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
 # Libraries that are recognised by the class of a connection, and not by its methods.
 _SYNC_CLASSES = [
     ("psycopg", "Connection", _Psycopg),
     ("pymysql.connections", "Connection", _Pymysql),
     ("MySQLdb.connections", "Connection", _Mysqlclient),
+    ("sqlite3", "Connection", _Sqlite),
 ]
 _ASYNC_CLASSES = [
     ("psycopg", "AsyncConnection", _PsycopgAsync),
@@ -414,6 +467,13 @@ def only(own: Kind, system: str) -> Kind:
     return own
 
 
+def of_server(own: Kind) -> Kind:
+    """`own`, if it is no file of SQLite."""
+    if own.system == "sqlite":
+        raise TypeError(f"{_name(own.given)} is a connection to SQLite, which has palisade.fences.sqlite alone")
+    return own
+
+
 def run(own: Sync, steps: Steps[Result], translate: Translate) -> Result:
     """Carries the steps out in a transaction that is open already."""
     _needs_transaction(own.would_commit_alone())
@@ -451,7 +511,7 @@ async def arun(own: Async, steps: Steps[Result], translate: Translate) -> Result
 @contextlib.contextmanager
 def begun(
     own: Sync,
-    first: Callable[[], Steps[Any]],
+    first: Callable[[Sync], Steps[Any]],
     translate: Translate,
     last: Optional[Callable[[], Steps[Any]]] = None,
     undo: Optional[Callable[[], Steps[Any]]] = None,
@@ -464,7 +524,7 @@ def begun(
         with own.begin() as connection:
             inner = sync(connection)
             try:
-                run(inner, first(), translate)
+                run(inner, first(inner), translate)
                 yield connection
                 _needs_success(inner.has_failed())
                 if last is not None:
@@ -541,7 +601,7 @@ def unsupported(given: Any, driver: Optional[str] = None) -> TypeError:
     return TypeError(
         f"{_name(given)}{' on ' + driver if driver else ''} was given. Functions without an a "
         "take a psycopg 3 Connection, a SQLAlchemy Engine, Connection or Session, Django's connection, or a connection "
-        "of PyMySQL or mysqlclient; those that begin with "
+        "of PyMySQL, mysqlclient or sqlite3; those that begin with "
         "a take a psycopg 3 AsyncConnection, an asyncpg or aiomysql connection, or SQLAlchemy's AsyncEngine, "
         "AsyncConnection or AsyncSession"
     )
@@ -597,5 +657,5 @@ def _numbered(statement: str, arguments: Mapping[str, Any]) -> tuple[str, tuple[
     return numbered, tuple(arguments[name] for name in names)
 
 
-def _positional(statement: str, arguments: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
-    return _PARAMETER.sub("%s", statement), tuple(arguments[name] for name in _PARAMETER.findall(statement))
+def _positional(statement: str, arguments: Mapping[str, Any], mark: str = "%s") -> tuple[str, tuple[Any, ...]]:
+    return _PARAMETER.sub(mark, statement), tuple(arguments[name] for name in _PARAMETER.findall(statement))

@@ -34,8 +34,9 @@ _POSTGRES: dict[str, Callable[[str], Rejected]] = {
 
 
 def rejection(error: BaseException) -> Optional[Rejected]:
-    """The rejection, if `error` says that a fence in PostgreSQL, MySQL, MariaDB or Redis refused a statement, or None.
-    It may be the driver's error, or that of SQLAlchemy or Django around it; a `Rejected` is returned as it is."""
+    """The rejection, if `error` says that a fence in PostgreSQL, MySQL, MariaDB, SQLite or Redis refused a statement,
+    or None. It may be the driver's error, or that of SQLAlchemy or Django around it; a `Rejected` is returned as it
+    is."""
     for one in chain(error):
         if isinstance(one, Rejected):
             return one
@@ -43,7 +44,7 @@ def rejection(error: BaseException) -> Optional[Rejected]:
     if state.startswith("PF") and not is_mysql(found):
         return _of_postgres(found, state, _detail(error))
     for one in chain(error):
-        refused = _of_mysql(one) if is_mysql(one) else _of_redis(one)
+        refused = _of_mysql(one) if is_mysql(one) else _of_sqlite(one) or _of_redis(one)
         if refused is not None:
             return refused
     return None
@@ -84,6 +85,17 @@ def _of_mysql(found: BaseException) -> Optional[Rejected]:
                 return _of_another(code, said.partition(": ")[2])
             return Rejected(code, highest=told.get("highest") or None, last=told.get("last"), bound=told.get("bound"))
     return None
+
+
+def _of_sqlite(found: BaseException) -> Optional[Rejected]:
+    """What the triggers of a sticky table say, without numbers."""
+    if type(found).__module__ != "sqlite3":
+        return None
+    said = str(found)
+    if "palisade stale:" in said:
+        return Stale(None, None)
+    says = ("palisade tokenless:", "palisade unclaimed:", "no such function: palisade_token")
+    return Rejected("tokenless") if any(words in said for words in says) else None
 
 
 def _of_redis(found: BaseException) -> Optional[Rejected]:

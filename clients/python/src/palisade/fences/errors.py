@@ -34,9 +34,10 @@ class Rejected(PalisadeError):
 
 
 class Stale(Rejected):
-    """A newer holder has claimed the resource: give up. `token` is the one that is refused, `highest` the newest."""
+    """A newer holder has claimed the resource: give up. `token` is the one that is refused, `highest` the newest, as
+    far as the resource says."""
 
-    def __init__(self, token: Optional[int], highest: int) -> None:
+    def __init__(self, token: Optional[int], highest: Optional[int]) -> None:
         super().__init__("stale", token=token, highest=highest)
 
 

@@ -61,7 +61,7 @@ def transact(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_
 def transact_all(connection: Any, holders: Mapping[str, Holder], rule: Rule = CLAIM_RULE) -> Iterator[Any]:
     """As `transact`, for several resources: it claims all of them or none."""
     steps = _claims(holders, rule)
-    with _drivers.begun(_own(connection), lambda: steps, _translated) as own:
+    with _drivers.begun(_own(connection), lambda _: steps, _translated) as own:
         yield own
 
 

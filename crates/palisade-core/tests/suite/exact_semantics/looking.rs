@@ -54,6 +54,9 @@ fn view_shows_metadata_lease_wall_clock_and_waiters() {
         ..LockView::free(lock_name("x"))
     };
     assert_eq!(world.machine.view("x", world.now), Some(view));
+    world.pass(ms(7));
+    let (page, _) = world.machine.page("", 0, 10, world.now);
+    assert_eq!((page[0].waiters, page[0].waited), (1, Some(ms(7))));
     world.release(&grant("x", &a));
     let view = world.machine.view("x", world.now).unwrap();
     assert_eq!((view.metadata.as_deref(), view.waiters), (Some("next"), 0));

@@ -9,10 +9,10 @@ use palisade_core::machine::{Answered, Expiry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use palisade_core::{
-    Acquire, Ahead, Away, Change, ClientId, Command, Delayed, Delays, Effect, Ending, Entry, Event,
-    GrantId, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName,
-    Others, Outcome, Permits, Principal, QueueBound, Renewed, RequestId, Slots, Span, Timestamp,
-    Token, Ttl, Under, WallTime,
+    Acquire, Ahead, Away, Change, ClientId, Command, Delayed, Delays, Detail, Effect, Ending,
+    Entry, Event, GrantId, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode,
+    LockName, Others, Outcome, Permits, Principal, QueueBound, Renewed, RequestId, Slots, Span,
+    Timestamp, Token, Ttl, Under, WallTime,
 };
 
 /// A live lease.
@@ -1026,8 +1026,10 @@ impl Reference {
             return Outcome::Invalid(Invalid::ProclaimOfShared);
         }
         let place = self.grants.iter().position(|other| *other == grant);
-        self.grants[place.unwrap()].says = Some(value).filter(|value| !value.is_empty());
-        self.event(&grant, Change::Proclaimed, now);
+        let grant = &mut self.grants[place.unwrap()];
+        grant.says = Some(value).filter(|value| !value.is_empty());
+        let grant = grant.clone();
+        self.event(&grant, Change::Proclaimed, Span::ZERO, now);
         Outcome::Proclaimed {
             token: grant.token,
             revision: self.revision,
@@ -1165,7 +1167,7 @@ impl Reference {
             };
             self.grants.push(grant.clone());
             let ttl = self.lease(&key).unwrap().ttl;
-            self.event(&grant, Change::Granted { ttl }, now);
+            self.event(&grant, Change::Granted { ttl }, waited, now);
             first.get_or_insert(grant);
         }
         Outcome::Granted(self.granted(&first.unwrap(), waited, now))
@@ -1179,7 +1181,7 @@ impl Reference {
             reason,
             delayed: delayed.map(|until| until.since(now.at)),
         };
-        self.event(grant, change, now);
+        self.event(grant, change, Span::ZERO, now);
         let Grant {
             key, lock, token, ..
         } = grant.clone();
@@ -1768,6 +1770,7 @@ impl Reference {
         now.effects.push(Effect::Event(Event {
             revision: self.revision,
             at: now.at,
+            wall: now.wall,
             lock: lock.clone(),
             client: None,
             token: last,
@@ -1776,23 +1779,47 @@ impl Reference {
             by: now.by,
             lease: None,
             held: Span::ZERO,
+            detail: Detail::default(),
             change: Change::Opened { reason },
         }));
     }
 
-    fn event(&mut self, grant: &Grant, change: Change, now: &mut Now) {
+    fn event(&mut self, grant: &Grant, change: Change, waited: Span, now: &mut Now) {
         self.revision += 1;
+        let lease = self.lease(&grant.key).unwrap();
+        let detail = match &change {
+            Change::Granted { .. } | Change::Proclaimed => Detail {
+                waited,
+                metadata: grant.says.clone(),
+                ..Detail::default()
+            },
+            Change::Ended { how, .. } => Detail {
+                by: if *how == Ending::Revoked {
+                    now.by
+                } else {
+                    Principal::ANONYMOUS
+                },
+                unrenewed: Span::from_nanos(
+                    (now.at.as_nanos() + lease.ttl.span().as_nanos())
+                        .saturating_sub(lease.expires.as_nanos()),
+                ),
+                ..Detail::default()
+            },
+            Change::Opened { .. } => unreachable!("it has no grant"),
+        };
         now.effects.push(Effect::Event(Event {
             revision: self.revision,
             at: now.at,
+            wall: now.wall,
             lock: grant.lock.clone(),
             client: Some(grant.client.clone()),
             token: grant.fencing(),
             shared: grant.id(),
             slots: grant.slots,
             by: grant.by,
-            lease: Some(self.lease(&grant.key).unwrap().id),
+            lease: Some(lease.id),
             held: Span::from_millis(now.wall.0.saturating_sub(grant.wall.0)),
+            detail,
             change,
         }));
     }

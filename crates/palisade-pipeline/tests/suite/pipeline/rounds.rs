@@ -105,3 +105,48 @@ async fn an_authority_without_a_log_grants() {
     });
     granted(&pipeline.unwrap().handle, "a", "c1").await;
 }
+
+/// A log that stands for a machine whose assertion fails while a batch is built.
+struct Contradicts {
+    written: Arc<AtomicUsize>,
+}
+
+impl Log for Contradicts {
+    fn has_room(&mut self, _: usize) -> bool {
+        panic!("a lock is kept for nobody");
+    }
+
+    fn commit(&mut self, _: &[u8]) -> Result<(), LogError> {
+        self.written.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// An impossible state is an outage, never an answer: the pipeline says why it stopped, and nothing was written after that.
+#[tokio::test]
+async fn a_failed_assertion_stops_the_pipeline_before_anything_is_written() {
+    let written = Arc::new(AtomicUsize::new(0));
+    let log = Contradicts {
+        written: Arc::clone(&written),
+    };
+    let pipeline = start(Start {
+        identity: Identity {
+            authority: AuthorityId::new("test").unwrap(),
+            incarnation: "1".into(),
+        },
+        machine: Machine::new(1),
+        log: Box::new(log),
+        manual_clock: false,
+        limits: Limits::DEFAULT,
+        returning: None,
+    });
+    let handle = pipeline.unwrap().handle;
+    let before = written.load(Ordering::SeqCst);
+    let answer = handle.call(Request::Acquire(wish("a", "c1", None))).await;
+    assert!(matches!(answer, Answer::Failed(_)), "{answer:?}");
+    let Stopped::Broken(why) = stopped(&handle).await else {
+        panic!("it goes on");
+    };
+    assert_eq!(why, "a lock is kept for nobody");
+    assert_eq!(written.load(Ordering::SeqCst), before);
+}

@@ -50,7 +50,7 @@ impl<'a> Grant<'a> {
 
 /// The name of a principal. A principal that is no longer in the access file is shown in the form that
 /// the log stores.
-fn name<'a>(by: Principal, access: Option<&'a Access>) -> Cow<'a, str> {
+pub(in crate::net) fn name<'a>(by: Principal, access: Option<&'a Access>) -> Cow<'a, str> {
     if by.is_anonymous() {
         return ANONYMOUS.into();
     }

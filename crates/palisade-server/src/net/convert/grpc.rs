@@ -458,6 +458,7 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
         missed: 0,
         grant_id: event.shared.map_or(0, |id| id.0.get()),
         delayed_ms: delayed.map_or(0, Span::as_millis),
+        time_ms: event.wall.0,
     }
 }
 

@@ -225,6 +225,7 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
         reader_count: view.reader_count,
         readers: view.readers.iter().map(reader).collect(),
         waiters: view.waiters,
+        waited_ms: view.waited.map(Span::as_millis),
         queue: view.queue.iter().map(queued).collect(),
         trace_id: None,
     }
@@ -286,10 +287,16 @@ pub(in crate::net) fn ranking(ranked: &Ranked) -> wire::RankingReply {
         held: ranked.held,
         contended: ranked.contended.iter().map(lock).collect(),
         oldest: ranked.oldest.iter().map(lock).collect(),
+        longest_wait: ranked.longest_wait.as_ref().map(lock),
     }
 }
 
-pub(in crate::net) fn status(status: &Status, identity: &Identity) -> wire::StatusReply {
+pub(in crate::net) fn status(
+    status: &Status,
+    identity: &Identity,
+    log_full: bool,
+    counts: wire::CountsBody,
+) -> wire::StatusReply {
     wire::StatusReply {
         authority: identity.authority.as_str().to_owned(),
         incarnation: identity.incarnation.clone(),
@@ -299,6 +306,8 @@ pub(in crate::net) fn status(status: &Status, identity: &Identity) -> wire::Stat
         waiters: status.waiters as u64,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         manual_clock: status.manual_clock,
+        log_full,
+        counts,
     }
 }
 
@@ -316,6 +325,7 @@ pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
     };
     let body = wire::EventBody {
         revision: event.revision,
+        time: wall_time(event.wall),
         resource_id: event.lock.as_str().to_owned(),
         client_id: event.client.as_ref().map(ToString::to_string),
         fencing_token: event.token.get(),
@@ -347,7 +357,7 @@ pub(in crate::net) fn error(refusal: &Refusal) -> wire::ErrorBody {
 }
 
 /// RFC 3339, UTC, with milliseconds.
-fn wall_time(wall: WallTime) -> String {
+pub(in crate::net) fn wall_time(wall: WallTime) -> String {
     let instant = i64::try_from(wall.0)
         .ok()
         .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());

@@ -2,6 +2,7 @@
 //! answer becomes a reply or a [`Refusal`].
 
 pub(super) mod grpc;
+pub(super) mod history;
 pub(super) mod json;
 
 use std::sync::Arc;
@@ -293,7 +294,12 @@ fn ttl(millis: u64) -> Result<Ttl, Refusal> {
 }
 
 fn token(number: u64) -> Result<Token, Refusal> {
-    Token::new(number).map_err(|invalid| Refusal::field("fencing_token", &invalid))
+    token_in("fencing_token", number)
+}
+
+/// The token in a field.
+pub(super) fn token_in(field: &str, number: u64) -> Result<Token, Refusal> {
+    Token::new(number).map_err(|invalid| Refusal::field(field, &invalid))
 }
 
 /// A new lease needs a time to live; one under an existing lease may leave it out.

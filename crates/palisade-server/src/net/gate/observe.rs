@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use palisade_access::Verb;
 
-use super::caller::Who;
+use super::caller::{Who, by};
 use super::{Gate, forbidden};
 use crate::net::convert::Refusal;
 use crate::net::quota::{Demand, Held};
@@ -60,6 +60,40 @@ impl Gate {
             who: who.clone(),
             prefix: prefix.into(),
         })
+    }
+
+    /// Which locks of a prefix a caller may read the history of: those that it may observe.
+    pub(in crate::net) fn observe_past(
+        &self,
+        who: &Who,
+        prefix: &str,
+    ) -> Result<Prefixes, Refusal> {
+        let prefixes = self.recorded(who, self.observable(who, prefix))?;
+        self.admit(who, Some(prefix), Demand::request)?;
+        Ok(prefixes)
+    }
+
+    /// The principal of a caller that reports a late write: one that may hold the lock, or observe it.
+    pub(in crate::net) fn report_of(
+        &self,
+        who: &Who,
+        lock: &str,
+    ) -> Result<palisade_core::Principal, Refusal> {
+        let by = self.recorded(who, self.reporter(who, lock))?;
+        self.admit(who, Some(lock), Demand::request)?;
+        Ok(by)
+    }
+
+    fn reporter(&self, who: &Who, lock: &str) -> Result<palisade_core::Principal, Refusal> {
+        let Some((access, principal)) = self.now(who)? else {
+            return Ok(palisade_core::Principal::ANONYMOUS);
+        };
+        let decided = access
+            .decide(&principal, Verb::Hold, lock)
+            .or_else(|_| access.decide(&principal, Verb::Share, lock))
+            .or_else(|_| access.decide(&principal, Verb::Observe, lock));
+        decided.map_err(|denied| forbidden(&denied))?;
+        Ok(by(&principal))
     }
 
     /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison,

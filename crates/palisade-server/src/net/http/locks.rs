@@ -29,7 +29,7 @@ use palisade_pipeline::{Answer, Request};
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 #[allow(dead_code, reason = "read by the derive; never built")]
-struct LockPath {
+pub(super) struct LockPath {
     /// The lock, percent-encoded.
     #[param(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     resource_id: String,

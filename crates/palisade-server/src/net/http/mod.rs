@@ -1,6 +1,7 @@
 //! The HTTP/JSON interface.
 
 mod cluster;
+mod history;
 mod input;
 mod locks;
 mod openapi;
@@ -39,6 +40,7 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
                 .route_layer(no_parameters()),
         )
         .route_layer(to_leader());
+    let past = Router::new().route("/v1/history", get(history::read));
     let of_the_leader = Router::new()
         .route("/v1/locks/{resource_id}", get(locks::show))
         .route("/v1/locks/{resource_id}/acquire", post(locks::acquire))
@@ -48,6 +50,7 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
         .route("/v1/locks/{resource_id}/proclaim", post(locks::proclaim))
         .route("/v1/locks/{resource_id}/open", post(locks::open))
         .route("/v1/locks/{resource_id}/permits", post(locks::resize))
+        .route("/v1/locks/{resource_id}/rejections", post(history::report))
         .route("/v1/locks/{resource_id}/sequencer", post(sequencer::sign))
         .route("/v1/requests/{request_id}/abandon", post(locks::abandon))
         .route("/v1/status", get(ops::status))
@@ -68,9 +71,12 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
         .route("/", get(page::html))
         .route("/page.css", get(page::style))
         .route("/page.js", get(page::script))
+        .route("/draw.js", get(page::script_draw))
+        .route("/ask.js", get(page::script_ask))
+        .route("/health.js", get(page::script_health))
         .route_layer(no_parameters());
     Router::new()
-        .merge(listings::bounded(&interfaces.listings, listing))
+        .merge(listings::bounded(&interfaces.listings, listing.merge(past)))
         .route("/v1/watch", get(watch::watch))
         .merge(of_the_leader)
         .merge(of_every_node)

@@ -25,9 +25,18 @@ use palisade_pipeline::{Answer, Request};
     tag = "operation",
     responses((status = 200, description = "Its state.", body = StatusReply), Refusals)
 )]
-pub(super) async fn status(State(calls): State<Arc<Calls>>, who: Who) -> Reply<StatusReply> {
+pub(super) async fn status(
+    State(calls): State<Arc<Calls>>,
+    State(metrics): State<Arc<Metrics>>,
+    who: Who,
+) -> Reply<StatusReply> {
     match calls.ask(calls.gate.permit(&who, Request::Status)?).await {
-        Answer::Status(status) => Ok(Json(json::status(&status, calls.pipeline.identity()))),
+        Answer::Status(status) => Ok(Json(json::status(
+            &status,
+            calls.pipeline.identity(),
+            calls.pipeline.stats().log_full.get() > 0,
+            metrics.counts(),
+        ))),
         other => Err(refusal(other).into()),
     }
 }
@@ -71,7 +80,10 @@ pub(super) async fn advance(
     tag = "operation",
     responses((status = 200, description = "It works.", body = HealthReply), Refusals)
 )]
-pub(super) async fn health(State(pipeline): State<Pipeline>) -> Reply<HealthReply> {
+pub(super) async fn health(
+    State(pipeline): State<Pipeline>,
+    State(metrics): State<Arc<Metrics>>,
+) -> Reply<HealthReply> {
     if pipeline.stopped().borrow().is_some() {
         return Err(Refusal::new(Code::Unavailable, "the authority has stopped").into());
     }
@@ -79,6 +91,7 @@ pub(super) async fn health(State(pipeline): State<Pipeline>) -> Reply<HealthRepl
     Ok(Json(HealthReply {
         status: "serving".to_owned(),
         log_full,
+        certificate_expires_at: metrics.certificate_expires(),
     }))
 }
 

@@ -27,11 +27,23 @@ pub(super) async fn style(headers: HeaderMap) -> Response {
 }
 
 pub(super) async fn script(headers: HeaderMap) -> Response {
-    file(
-        &headers,
-        "text/javascript; charset=utf-8",
-        include_str!("page/page.js"),
-    )
+    module(&headers, include_str!("page/page.js"))
+}
+
+pub(super) async fn script_draw(headers: HeaderMap) -> Response {
+    module(&headers, include_str!("page/draw.js"))
+}
+
+pub(super) async fn script_ask(headers: HeaderMap) -> Response {
+    module(&headers, include_str!("page/ask.js"))
+}
+
+pub(super) async fn script_health(headers: HeaderMap) -> Response {
+    module(&headers, include_str!("page/health.js"))
+}
+
+fn module(headers: &HeaderMap, text: &'static str) -> Response {
+    file(headers, "text/javascript; charset=utf-8", text)
 }
 
 /// Scripts and styles of this server only, and no requests elsewhere: not even text that got in as markup could call

@@ -384,7 +384,9 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
-    use palisade_core::{ClientId, Ending, LeaseId, Slots, Timestamp, Token, Ttl};
+    use palisade_core::{
+        ClientId, Detail, Ending, LeaseId, Slots, Timestamp, Token, Ttl, WallTime,
+    };
 
     use super::*;
 
@@ -392,6 +394,7 @@ mod tests {
         Event {
             revision: token,
             at: Timestamp::ZERO,
+            wall: WallTime::default(),
             token: Token::new(token).unwrap(),
             shared: None,
             slots: Slots::NONE,
@@ -400,6 +403,7 @@ mod tests {
             by: palisade_core::Principal::ANONYMOUS,
             lease: Some(LeaseId(Token::new(token).unwrap())),
             held: Span::ZERO,
+            detail: Detail::default(),
             change,
         }
     }

@@ -4,11 +4,13 @@
 //!   --url scheme://…         ┐
 //!   --data DIR               ┴► Resources (the only match by scheme) → show · ls · rearm
 //!   install, uninstall KIND  → the statements of that kind, run or printed
+//!   k8s KIND…                → the policy and roles of Kubernetes, printed
 //! ```
 
 mod data_dir;
 mod files;
 mod install;
+mod k8s;
 mod kind;
 mod mysql;
 mod postgres;
@@ -43,6 +45,9 @@ pub(crate) enum FenceCommand {
     Rearm(rearm::RearmArgs),
     /// List what keeps a resource's next holder waiting, and end it: transactions (SQL servers), processes (SQLite, files)
     Unblock(unblock::UnblockArgs),
+    /// Print the fence of Kubernetes objects: an admission policy with its binding, and the roles of the holders
+    #[command(name = "k8s")]
+    K8s(k8s::K8sArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -70,6 +75,7 @@ pub(super) async fn carry_out(command: FenceCommand, out: Out) -> Result<(), Fai
         FenceCommand::Ls(args) => ls(&args, out).await,
         FenceCommand::Rearm(args) => rearm::rearm(&args, out).await,
         FenceCommand::Unblock(args) => unblock::unblock(&args, out).await,
+        FenceCommand::K8s(args) => k8s::k8s(&args, out),
     }
 }
 

@@ -28,4 +28,6 @@ pub(crate) const BELIEF: &str = "one believer";
 pub(crate) const LOST_UPDATE: &str = "fence: no lost update";
 pub(crate) const RESURRECTION: &str = "fence: no resurrection";
 pub(crate) const REFUSAL: &str = "fence: the newest is not refused";
+/// Of the code under test, before any checker has seen what came of it.
+pub(crate) const ASSERTION: &str = "an assertion";
 pub(crate) const LIVENESS: &str = "liveness after the faults";

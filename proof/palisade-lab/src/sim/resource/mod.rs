@@ -20,11 +20,11 @@ use palisade_core::{AuthorityId, LockName, Token};
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use palisade_wal::{CreateOptions, Id, Options, Wal, backup_on, restore_on};
 
+use crate::sim::authority::ReplyTo;
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
 use crate::sim::port::{Ask, Reply, ResourceOp};
 use crate::sim::rng::Rng;
-use crate::sim::server::ReplyTo;
 use frame::{Object, read, write};
 
 /// One operation that reached the resource.

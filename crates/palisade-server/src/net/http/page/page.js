@@ -4,91 +4,24 @@
 //   address bar (#/…) ─► view ─┬─► GET /v1/… now, after changes, and every few seconds ─► drawn again
 //                              └─► GET /v1/watch, resumed by its last id ─► changes
 //
-// Text from clients is inserted as text, never as markup.
+// The state of the server itself (health.js) is asked for beside that, and does not wait for it.
 
-const POLL = 2_000;           // Queues change without an event, so the page asks for its data again.
+import { NoAnswer, Refused, TOKEN_KEY, ask, follow, get } from "./ask.js";
+import {
+  Part, clock, counts, draw, el, empty, figures, held, left, lockLink, number, section, short, since, span, table,
+} from "./draw.js";
+import * as health from "./health.js";
+
 const SETTLE = 300;           // Changes that come close together cause one question.
-const SILENCE = 40_000;       // The server sends a comment every 15 s.
 const SHOWN_CHANGES = 40;
-const READ_PAUSE = 100;       // A busy server reports changes that were skipped, instead of keeping this tab busy.
 
 const main = document.getElementById("main");
 const footer = document.getElementById("footer");
+const alarms = document.getElementById("alarms");
 const connection = document.getElementById("connection");
 const query = document.getElementById("query");
 
-// ---- What is drawn
-
-/** An element with attributes and children; strings become text. */
-function el(name, attributes = {}, ...children) {
-  const svg = ["svg", "rect", "line", "text"].includes(name);
-  const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
-  }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-const number = (value) => value.toLocaleString("en-US").replaceAll(",", "\u2009");
-
-/** A length of time in its two largest units. */
-function span(ms) {
-  if (ms < 0) return "0 s";
-  if (ms < 1_000) return `${(ms / 1_000).toFixed(1)} s`;
-  const s = Math.floor(ms / 1_000);
-  if (s < 60) return `${s} s`;
-  if (s < 3_600) return `${Math.floor(s / 60)} min ${s % 60} s`;
-  if (s < 86_400) return `${Math.floor(s / 3_600)} h ${Math.floor((s % 3_600) / 60)} min`;
-  return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3_600)} h`;
-}
-
-const clock = (at) => at.toLocaleTimeString("en-GB");
-
-/** Times that go on between two answers: text is set again each second. */
-const running = new Set();
-function counts(text) {
-  const shown = el("span", {}, text());
-  running.add([shown, text]);
-  return shown;
-}
-setInterval(() => {
-  for (const entry of running) {
-    const [shown, text] = entry;
-    if (shown.isConnected) shown.textContent = text();
-    else running.delete(entry);
-  }
-}, 1_000);
-
-/** How long until `ms` from when the answer came have passed. */
-function left(ms, came) {
-  return counts(() => {
-    const rest = ms - (performance.now() - came);
-    return rest > 0 ? span(rest) : "due";
-  });
-}
-
-/** How long ago; the server's clock tells when, this machine's only how much time has passed since the answer. */
-function held(holder, answer) {
-  const at = Date.parse(holder.acquired_at);
-  if (Number.isNaN(at)) return "";
-  return counts(() => span(answer.now - at + (performance.now() - answer.came)));
-}
-
-const lockLink = (name) => el("a", { class: "name", href: `#/lock/${encodeURIComponent(name)}` }, name);
-
-/** A table. `columns`: [heading, class, cell of a row]. */
-function table(caption, columns, rows) {
-  const head = columns.map(([heading, kind]) => el("th", { scope: "col", class: kind }, heading));
-  const body = rows.map((row) => el("tr", {}, columns.map(([, kind, cell]) => el("td", { class: kind }, cell(row)))));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", { "aria-label": caption }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
-}
-
-/** A client id on one line; all of it where the pointer rests. */
-const client = (id) => el("span", { class: "one-line", title: id }, id);
+// ---- Locks
 
 /** A lock that nobody holds is listed while it is closed after its last grant, or waited for. */
 const isClosed = (lock) => !lock.holder && lock.delayed_ms > 0;
@@ -97,143 +30,26 @@ function holderOf(lock) {
   const readers = lock.reader_count ?? 0;
   if (!lock.holder) return isClosed(lock) ? "closed after its last grant" : "";
   const kind = lock.permits ? "holder" : "reader";
-  return readers > 0 ? `${number(readers)} ${readers === 1 ? kind : `${kind}s`}` : client(lock.holder.client_id);
+  return readers > 0 ? `${number(readers)} ${readers === 1 ? kind : `${kind}s`}` : short(lock.holder.client_id);
 }
 
 const LOCK = ["lock", "name", (lock) => lockLink(lock.resource_id)];
 const WAITING = ["waiting", "number", (lock) => number(lock.waiters)];
-const TOKEN = ["token", "number", (lock) => lock.holder ? number(lock.holder.fencing_token) : ""];
+const TOKEN = ["token", "number wide", (lock) => lock.holder ? number(lock.holder.fencing_token) : ""];
 const HOLDER = ["holder", "client", holderOf];
-const heldFor = (answer) => ["held for", "number", (lock) => lock.holder ? held(lock.holder, answer) : ""];
-const endsIn = (answer) => ["ends in", "number", (lock) => {
+const heldFor = (answer, kind = "number") => ["held for", kind, (lock) => lock.holder ? held(lock.holder, answer) : ""];
+const waitsFor = (answer) => ["the first for", "number", (lock) => lock.waited_ms === undefined ? ""
+  : since(lock.waited_ms + (answer.age_ms ?? 0), answer.came)];
+const endsIn = (answer, kind = "number") => ["ends in", kind, (lock) => {
   const ms = lock.holder ? lock.holder.remaining_ms : lock.delayed_ms;
   return ms === undefined ? "" : left(ms - (answer.age_ms ?? 0), answer.came);
 }];
 
-const section = (title, note, ...content) =>
-  el("section", {}, el("h2", {}, title, note ? el("small", {}, note) : null), ...content);
-const empty = (text) => el("p", { class: "empty" }, text);
-
-/**
- * The element on which a mouse button is down: if it were replaced before the button is up, the click would be lost.
- */
-let pressed = null;
-addEventListener("pointerdown", (event) => {
-  // A menu may keep the end of another button's press to itself.
-  if (event.button === 0) pressed = event.target;
-}, true);
-// The click comes right after.
-for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(() => {
-  pressed = null;
-}), true);
-
-/** Draws into `place` again, unless somebody is selecting text or pressing something in there; whether it did. */
-function draw(place, ...content) {
-  const selection = document.getSelection();
-  const selecting = selection && !selection.isCollapsed && place.contains(selection.anchorNode);
-  if (selecting || (pressed && place.contains(pressed))) return false;
-  const focused = place.contains(document.activeElement) ? document.activeElement : null;
-  const again = focused && focused !== place ? mark(focused) : null;
-  place.replaceChildren(...content);
-  if (again) [...place.querySelectorAll("a, button, input, [tabindex]")].find((one) => mark(one) === again)?.focus();
-  return true;
-}
-const mark = (one) => `${one.tagName} ${one.getAttribute("href") ?? one.getAttribute("aria-label") ?? one.textContent}`;
-
-// ---- What is asked
-
-const TOKEN_KEY = "palisade-token";
-
-class Refused extends Error {
-  constructor(status, code, message) {
-    super(message);
-    Object.assign(this, { status, code });
-  }
-}
-
-/** Nothing came, or not all of it. */
-class NoAnswer extends Error {}
-const noAnswer = (error) => {
-  throw new NoAnswer(error.message);
-};
-
-async function ask(path, options = {}) {
-  const token = sessionStorage.getItem(TOKEN_KEY);
-  const headers = { ...options.headers };
-  if (token) headers.authorization = `Bearer ${token}`;
-  const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" })
-    .catch(noAnswer);
-  if (answer.ok) return answer;
-  const body = await answer.json().catch(() => ({}));
-  throw new Refused(answer.status, body.error?.code ?? "", body.error?.message ?? answer.statusText);
-}
-
-/** An answer with the moment when it came, by this machine's clock, and the server's time then. */
-async function get(path) {
-  const answer = await ask(path, { signal: AbortSignal.timeout(20_000) });
-  // The server's clock, to a second; without it, this machine's.
-  const date = Date.parse(answer.headers.get("date") ?? "");
-  const body = await answer.json().catch(noAnswer);
-  return Object.assign(body, { came: performance.now(), now: Number.isNaN(date) ? Date.now() : date + 500 });
-}
-
-/** Follows changes until `signal`, over broken connections. */
-async function follow(prefix, after, on, signal) {
-  let last = after;
-  for (let wait = 250; !signal.aborted; wait = Math.min(2 * wait, 5_000)) {
-    const quiet = new AbortController();
-    let timer = setTimeout(() => quiet.abort(), SILENCE);
-    try {
-      const from = last === null ? "" : `&after_revision=${last}`;
-      const answer = await ask(`v1/watch?prefix=${encodeURIComponent(prefix)}${from}`,
-        { signal: AbortSignal.any([signal, quiet.signal]) });
-      wait = 250;
-      on.live();
-      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-      for (let rest = ""; ;) {
-        const { value, done } = await reader.read();
-        if (done) break;
-        clearTimeout(timer);
-        timer = setTimeout(() => quiet.abort(), SILENCE);
-        const events = (rest + value).split("\n\n");
-        rest = events.pop();
-        const changes = events.map(parsed).filter(Boolean);
-        if (changes.length > 0) {
-          last = changes.at(-1).id;
-          on.changes(changes);
-          await new Promise((done) => setTimeout(done, READ_PAUSE));
-        }
-      }
-    } catch (error) {
-      if (signal.aborted) return;
-      if (error instanceof Refused) {
-        if (error.status === 401) return signIn(error.message);
-        if (error.status === 403) return on.refused(error.message);
-        // Another authority answers there now, so the events seen so far do not count.
-        if (error.status === 400) last = null;
-      }
-    } finally {
-      clearTimeout(timer);
-    }
-    if (signal.aborted) return;
-    on.lost();
-    await new Promise((done) => setTimeout(done, wait));
-  }
-}
-
-/** One server-sent event; nothing for a comment. */
-function parsed(event) {
-  const fields = Object.fromEntries(event.split("\n").map((line) => {
-    const colon = line.indexOf(": ");
-    return [line.slice(0, colon), line.slice(colon + 2)];
-  }));
-  return fields.event && { kind: fields.event, id: fields.id, at: new Date(), ...JSON.parse(fields.data) };
-}
-
 // ---- Views
 
 let leave = new AbortController();
-let lastLive = null;
+/** What is on the page: its parts, and what it shows of the server's state. */
+let view = { title: "", parts: [], state: () => {}, soon: () => {} };
 
 function connected(state, text) {
   connection.className = state;
@@ -241,15 +57,37 @@ function connected(state, text) {
   if (connection.textContent !== text) connection.textContent = text;
 }
 
+let told = "";
+
+/** Draws the notices and whatever depends on the server's state. */
+function stateChanged() {
+  const notices = health.notices();
+  const found = notices.map(({ level, title, more, since: from }) => el("div", { class: `alarm ${level === "warn" ? "warn" : "bad"}` },
+    el("p", {}, el("strong", {}, title), " ", more, level === "stops" ? el("small", {}, ` since ${clock(from)}`) : null)));
+  const text = notices.map(({ key }, at) => `${key} ${found[at].textContent}`).join("\n");
+  // Drawn for each change only: it is read out then, and a link in it stays where it is.
+  if (text !== told) alarms.replaceChildren(...found);
+  told = text;
+  const worst = notices.find(({ level, chip }) => level !== "warn" && chip);
+  if (worst) connected("lost", worst.chip);
+  else if (health.last().health || health.last().status) connected("live", "connected");
+  // Nobody is told to take a lock from a server that grants none.
+  document.body.classList.toggle("stopped", notices.some(({ level }) => level === "stops"));
+  document.title = `${notices.some(({ level }) => level !== "warn") ? "⚠ " : ""}${view.title} · Palisade`;
+  if (health.silent()) for (const part of view.parts) part.old(empty("Nothing was read yet."));
+  const { status } = health.last();
+  if (status && status !== view.status) draw(footer, `authority ${status.authority} · incarnation ${status.incarnation} · Palisade ${status.version}`);
+  view.status = status;
+  view.state();
+}
+
 /** Shows a view: asks `load` again after changes and every few seconds. */
-function show(title, { prefix, after = null, load, changes = () => {} }) {
+function show(title, { prefix, after = null, parts, load, changes = () => {}, state = () => {} }) {
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
-  document.title = `${title} · Palisade`;
-  main.replaceChildren(el("h1", {}, title));
-  const place = el("div");
-  main.append(place);
+  view = { title, parts, state };
+  main.replaceChildren(el("h1", { class: title.length > 60 ? "long" : null }, title), ...parts.map((part) => part.element));
   let timer = null;
   let asking = false;
   let again = false;
@@ -264,33 +102,36 @@ function show(title, { prefix, after = null, load, changes = () => {} }) {
     again = false;
     const began = performance.now();
     try {
-      await load(place, signal);
-      if (signal.aborted) return;
-      lastLive = new Date();
-      connected("live", "connected");
+      // Nothing is asked of an authority that is silent: the server's state says when it is back.
+      if (!health.silent()) await load(signal);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401) return signIn(error.message);
-      failed(place, error);
+      throw error;
     } finally {
       asking = false;
     }
     // A server that takes long to answer is asked less often.
-    const pause = Math.max(document.hidden ? 10 * POLL : POLL, Math.min(2 * (performance.now() - began), 5 * POLL));
+    const pause = Math.max(document.hidden ? 10 * health.POLL : health.POLL, Math.min(2 * (performance.now() - began), 5 * health.POLL));
     timer = setTimeout(refresh, again ? SETTLE : pause);
   };
   const soon = () => {
+    health.soon();
     if (asking) again = true;
     else {
       clearTimeout(timer);
       timer = setTimeout(refresh, SETTLE);
     }
   };
+  view.soon = soon;
+  health.again();
+  stateChanged();
   refresh();
   if (prefix !== undefined) {
     follow(prefix, after, {
       live: soon,
       lost: soon,
+      stranger: signIn,
       refused: (why) => changes([{ kind: "refused", why }]),
       changes: (list) => {
         changes(list);
@@ -300,61 +141,76 @@ function show(title, { prefix, after = null, load, changes = () => {} }) {
   }
 }
 
-/** Leaves the data on the page, and marks it as old in the head of the page. */
-function failed(place, error) {
-  if (error instanceof Refused) {
-    connected("lost", error.status === 403 ? "not allowed" : "the server cannot answer now");
-    place.replaceChildren(el("p", { class: "notice bad" }, error.message));
-    return;
+/** Reads a part of the view. If that fails, what it showed stays, greyed; what may not be seen is taken away. */
+async function reads(part, signal, load) {
+  try {
+    await load();
+    if (!signal.aborted) health.read(part.name);
+  } catch (error) {
+    if (signal.aborted) return;
+    if (error.status === 401) throw error;
+    const why = el("p", { class: "notice" }, error.message);
+    if (error.status === 403) {
+      health.read(part.name);
+      part.forbidden(why);
+      return;
+    }
+    if (!(error instanceof Refused || error instanceof NoAnswer)) console.error(error);
+    part.old(why);
+    health.read(part.name, error);
   }
-  const old = lastLive ? `; what you see is from ${clock(lastLive)}` : "";
-  if (error instanceof NoAnswer) return connected("lost", `no answer${old}`);
-  // A mistake of this page is not the server's silence.
-  console.error(error);
-  connected("lost", `this page failed: ${error.message}${old}`);
 }
-
-function figures(...pairs) {
-  return el("dl", { class: "figures" }, pairs.map(([name, value]) => el("div", {}, el("dt", {}, name),
-    el("dd", { class: value.length > 14 ? "long" : "" }, value))));
-}
-
-/** The answer to a request, or the message of its refusal. */
-const orRefusal = (question) => question.catch((error) => {
-  if (error instanceof Refused && error.status !== 401) return { refused: error.message };
-  throw error;
-});
 
 function ranking(ranked) {
-  if (!ranked) return el("p", { class: "empty" }, "All locks are being read …");
-  if (ranked.refused) return el("p", { class: "notice" }, ranked.refused);
   const note = ranked.age_ms > 3_000 ? `as of ${span(ranked.age_ms)} ago` : "";
   return el("div", { class: "columns" },
     section("Longest queues", note, ranked.contended.length === 0 ? empty("Nobody waits for a lock.")
-      : table("Longest queues", [LOCK, WAITING, HOLDER, endsIn(ranked)], ranked.contended.slice(0, 10))),
+      : table("Longest queues", [LOCK, WAITING, waitsFor(ranked), HOLDER, endsIn(ranked, "number wide")], ranked.contended.slice(0, 10))),
     section("Held longest", note, ranked.oldest.length === 0 ? empty("No lock is held.")
-      : table("Held longest", [LOCK, heldFor(ranked), HOLDER, endsIn(ranked)], ranked.oldest.slice(0, 10))));
+      : table("Held longest", [LOCK, heldFor(ranked), HOLDER, endsIn(ranked, "number wide")], ranked.oldest.slice(0, 10))));
 }
 
-function nodes(cluster) {
-  if (cluster.refused) return null;
-  const does = (node) => node.node === cluster.leader ? "leads" : node.voter ? "votes" : "learns";
-  const silent = (node) => node.silent_ms >= 2000;
-  const reached = (node) => node.connected === null ? "this node answers" : node.connected && silent(node)
-    ? `silent for ${Math.floor(node.silent_ms / 1000)} s` : node.connected ? "connected"
-    : `not connected${node.problem ? `: ${node.problem}` : ""}`;
-  const behind = (node) => node.matched === null || cluster.last === null ? "" : number(cluster.last - node.matched);
-  const trouble = cluster.leader === null ? "No node leads: locks are not granted until a majority can talk to each other."
-    : cluster.disk_full;
-  return section("Nodes", `term ${number(cluster.term)}`,
-    trouble ? el("p", { class: "notice bad" }, trouble) : "",
-    table("Nodes", [
-      ["node", "name", (node) => node.node],
-      ["role", "", does],
-      ["connection", "", reached],
-      ["for clients", "name", (node) => node.url ?? ""],
-      ["entries behind", "number", behind],
-    ], cluster.members));
+/** The figures of the status, and the oldest waiter of the ranking. */
+function statusFigures(status, ranked) {
+  const { by, within } = health.recent("expired");
+  const longest = ranked?.longest_wait;
+  const oldest = ranked === undefined ? ["oldest waiter", "…"] : ranked && ["oldest waiter", longest ? since(longest.waited_ms + ranked.age_ms, ranked.came) : "none",
+    longest ? lockLink(longest.resource_id) : null];
+  return figures(["locks", number(status.locks)], ["requests waiting", number(status.waiters)], ...(oldest ? [oldest] : []),
+    ["grants a second", health.rate("granted")], ["renewals a second", health.rate("renewed")],
+    ["expired", number(by), `${within ? `in the last ${within}; ` : ""}${number(status.counts.expired)} since ${startOf(status.counts)}`],
+    ["leases", number(status.leases)],
+    ["next token", status.next_token === null ? "none left" : number(status.next_token)]);
+}
+
+/** When the server that counts was started. */
+function startOf({ since: text }) {
+  const at = new Date(text);
+  return at.toDateString() === new Date().toDateString() ? clock(at) : text.slice(0, 10);
+}
+
+/** Writes that a resource refused because a newer holder had been there. */
+function lateWrites() {
+  const late = health.lateWrites();
+  if (!late) return null;
+  const note = "by holders that had lost their lock";
+  const from = startOf(late);
+  if (late.reported + late.unknown === 0) return section("Refused late writes", note, empty(`None was reported since ${from}.`));
+  return section("Refused late writes", note,
+    figures(["refused", number(late.by), late.within ? `in the last ${late.within}` : null], ["refused in all", number(late.reported), `since ${from}`],
+      ["reports of unknown grants", number(late.unknown), "counted, not kept"]),
+    el("p", { class: late.by > 0 ? "notice" : "empty" }, "A fence kept data from being overwritten. ", el("code", {}, "palisade history LOCK"),
+      " says who wrote late, and who held the lock by then."));
+}
+
+/** Shown while there is no lock. */
+function firstSteps() {
+  const line = (text) => el("pre", {}, el("code", {}, text));
+  return section("No lock is held", "", el("p", {}, "Hold one while a command runs:"),
+    line(`palisade run --authority ${location.origin} orders -- sleep 60`),
+    el("p", {}, "or ask for one over HTTP:"),
+    line(`curl ${location.origin}/v1/locks/orders/acquire -d '{"client_id": "me", "lease_duration_ms": 60000}'`),
+    sessionStorage.getItem(TOKEN_KEY) ? el("p", { class: "empty" }, "Both have to show a token: palisade run --token-file FILE, curl -H 'Authorization: Bearer …'.") : null);
 }
 
 function changesTable(changes) {
@@ -362,9 +218,9 @@ function changesTable(changes) {
     ["time", "number", (change) => clock(change.at)],
     ["change", "", (change) => el("span", { class: change.kind }, change.kind)],
     ["lock", "name", (change) => change.kind === "missed" ? "" : lockLink(change.resource_id)],
-    ["token", "number", (change) => change.kind === "missed" ? "" : number(change.fencing_token)],
-    ["client", "client", (change) => change.kind === "missed"
-      ? `${number(change.missed)} changes were too many to show` : `${change.client_id ?? "an operator"}${why(change)}`],
+    ["token", "number wide", (change) => change.kind === "missed" ? "" : number(change.fencing_token)],
+    ["client", "client", (change) => change.kind === "missed" ? `${number(change.missed)} changes were too many to show`
+      : [short(change.client_id ?? "an operator"), why(change)]],
   ], changes);
 }
 const why = (change) => change.reason ? `, because: ${change.reason}` : "";
@@ -372,12 +228,21 @@ const why = (change) => change.reason ? `, because: ${change.reason}` : "";
 function overview() {
   const recent = [];
   let refusal = null;
-  let list = null;
-  const feed = el("div");
-  const drawFeed = () => draw(feed, refusal ? el("p", { class: "notice" }, refusal)
-    : recent.length === 0 ? empty("None since this page was opened.") : changesTable(recent));
+  let ranked;
+  let shown = "";
+  const part = Object.fromEntries(["nodes", "figures", "late", "first", "ranking", "feed", "list"].map((name) => [name, new Part(name)]));
+  const drawFeed = () => part.feed.fresh({ came: performance.now(), at: new Date() },
+    section("Changes", "as they become durable", refusal ? el("p", { class: "notice" }, refusal)
+      : recent.length === 0 ? empty("None since this page was opened.") : changesTable(recent)));
+  const list = listing("", part.list, (answer, none) => {
+    for (const one of [part.ranking, part.list]) one.element.hidden = none;
+    part.first.fresh(answer, none ? firstSteps() : null);
+  });
+  part.ranking.old(empty("All locks are being read …"));
+  drawFeed();
   show("Locks", {
     prefix: "",
+    parts: Object.values(part),
     changes: (changes) => {
       for (const change of changes.slice(-SHOWN_CHANGES)) {
         if (change.kind === "refused") refusal = change.why;
@@ -386,33 +251,35 @@ function overview() {
       recent.length = Math.min(recent.length, SHOWN_CHANGES);
       drawFeed();
     },
-    load: async (place, signal) => {
-      const parts = ["figures", "nodes", "ranking", "list"].map((part) =>
-        place.querySelector(`[data-part=${part}]`) ?? el("div", { "data-part": part }));
-      const [top, cluster, middle, bottom] = parts;
-      if (!bottom.isConnected) {
-        place.replaceChildren(top, cluster, middle,
-          section("Changes", "as they become durable", feed), bottom);
-        draw(middle, ranking(null));
-        drawFeed();
-        list = listing("", bottom, signal);
+    state: () => {
+      const { status, cluster } = health.last();
+      // The nodes' own states are drawn as they are now, even if they are those of a server that is gone.
+      const key = health.nodesKey();
+      if (key !== shown && (!cluster || !health.isOld.cluster())) part.nodes.fresh(cluster ?? {}, health.nodes());
+      shown = key;
+      if (cluster && health.isOld.cluster()) part.nodes.old();
+      if (status && health.isOld.status()) for (const one of [part.figures, part.late]) one.old();
+      else if (status && status !== part.figures.answer) {
+        part.figures.fresh(status, statusFigures(status, ranked));
+        part.late.fresh(status, lateWrites());
       }
-      const [status, members] = await Promise.all([get("v1/status"), orRefusal(get("v1/cluster"))]);
-      if (signal.aborted) return;
-      draw(top, figures(["locks", number(status.locks)], ["requests waiting", number(status.waiters)],
-        ["leases", number(status.leases)],
-        ["next token", status.next_token === null ? "none left" : number(status.next_token)]));
-      draw(footer, `authority ${status.authority} · incarnation ${status.incarnation} · Palisade ${status.version}`);
-      draw(cluster, ...[nodes(members)].filter(Boolean));
-      await list.refresh();
-      const ranked = await orRefusal(get("v1/ranking"));
-      if (!signal.aborted) draw(middle, ranking(ranked));
+      if (!health.silent() && part.feed.isOld()) drawFeed();
+    },
+    load: async (signal) => {
+      await reads(part.list, signal, () => list.refresh(signal));
+      await reads(part.ranking, signal, async () => {
+        ranked = await get("v1/ranking").catch((error) => {
+          ranked = null;
+          throw error;
+        });
+        if (!signal.aborted) part.ranking.fresh(ranked, ranking(ranked));
+      });
     },
   });
 }
 
 /** The locks of a prefix: the first page is kept up to date; more pages come on demand. */
-function listing(prefix, place, signal) {
+function listing(prefix, part, isEmpty = () => {}) {
   let pages = [];
   const page = async (cursor) => {
     const parameters = new URLSearchParams({ prefix, limit: 100 });
@@ -425,10 +292,11 @@ function listing(prefix, place, signal) {
     const next = pages.at(-1).next_cursor;
     const of = (column) => (row) => column(row[1])[2](row[0]);
     const columns = [LOCK, TOKEN, HOLDER, WAITING].map(([name, kind, cell]) => [name, kind, ([lock]) => cell(lock)]);
-    columns.splice(3, 0, ["held for", "number", of(heldFor)], ["ends in", "number", of(endsIn)]);
+    columns.splice(3, 0, ["held for", "number wide", of(heldFor)], ["ends in", "number", of(endsIn)]);
+    isEmpty(pages[0], rows.length === 0 && !next);
     const title = prefix ? `Locks that begin with ${prefix}` : "All locks";
     const none = prefix ? "No lock that begins so is held." : "No lock is held.";
-    drawn = draw(place, section(title, pages.length > 1 ? `as of ${clock(pages[0].at)}` : "",
+    drawn = part.fresh(pages[0], section(title, pages.length > 1 ? `as of ${clock(pages[0].at)}` : "",
       rows.length === 0 ? empty(none) : table(title, columns, rows),
       el("p", { class: "more" },
         next ? el("button", { type: "button", onclick: more }, "Show more") : null,
@@ -436,10 +304,10 @@ function listing(prefix, place, signal) {
         rows.length > 0 ? `${number(rows.length)} shown` : null)));
   };
   let asked = 0;
-  const load = async (cursor, kept) => {
+  const load = async (cursor, kept, signal) => {
     // A question that was asked while a page was on its way makes its answer one of the past.
     const question = ++asked;
-    const answer = Object.assign(await page(cursor), { at: new Date() });
+    const answer = await page(cursor);
     if (signal.aborted || question !== asked) return;
     pages = [...kept, answer];
     render();
@@ -448,46 +316,43 @@ function listing(prefix, place, signal) {
   let asking = 0;
   const wanted = (cursor, kept) => {
     asking += 1;
-    return load(cursor, kept).catch((error) => failed(place, error)).finally(() => asking -= 1);
+    return reads(part, leave.signal, () => load(cursor, kept, leave.signal)).finally(() => asking -= 1);
   };
   const more = () => wanted(pages.at(-1).next_cursor, pages);
   const again = () => wanted(null, []);
   // Pages that were asked for stay as they are: a list that moves while it is read is of no use.
-  return { refresh: async () => pages.length > 1 || asking > 0 ? drawn || render() : load(null, []) };
+  return {
+    refresh: async (signal) => pages.length > 1 || asking > 0 ? (drawn && !part.isOld()) || render() : load(null, [], signal),
+  };
 }
 
 function found(prefix) {
-  let list = null;
-  const exact = el("p");
-  const rows = el("div");
+  const exact = new Part("exact");
+  const rows = new Part("list");
+  const list = listing(prefix, rows);
+  exact.fresh({}, el("p", {}, "The lock with exactly this name: ", lockLink(prefix)));
   show(`Locks that begin with ${prefix}`, {
     prefix,
-    load: async (place, signal) => {
-      const status = await orRefusal(get(`v1/locks/${encodeURIComponent(prefix)}`));
-      if (signal.aborted) return;
-      // A refusal takes the place of all that was shown.
-      if (!rows.isConnected) place.replaceChildren(exact, rows);
-      exact.className = status.refused ? "notice" : "";
-      draw(exact, ...(status.refused ? [status.refused] : ["The lock with exactly this name: ", lockLink(prefix)]));
-      list ??= listing(prefix, rows, signal);
-      await list.refresh();
-    },
+    parts: [exact, rows],
+    load: (signal) => reads(rows, signal, () => list.refresh(signal)),
   });
 }
 
 function lockView(name) {
   const grants = new Grants(name);
+  const part = new Part("lock");
   show(name, {
     prefix: name,
+    parts: [part],
     // Everything that the server still remembers of it.
     after: "0",
     changes: (changes) => grants.add(changes),
-    load: async (place, signal) => {
+    load: (signal) => reads(part, signal, async () => {
       const lock = await get(`v1/locks/${encodeURIComponent(name)}`);
       if (signal.aborted) return;
       grants.now(lock);
-      draw(place, ...lockParts(lock), grants.drawn());
-    },
+      part.fresh(lock, ...lockParts(lock), grants.drawn());
+    }),
   });
 }
 
@@ -502,10 +367,10 @@ function lockParts(lock) {
   const update = holders.find((holder) => holder.update);
   const grantOf = (holder) => holder.grant_id ?? holder.fencing_token;
   const columns = [
-    ["client", "client", (holder) => holder.client_id],
+    ["client", "client whole", (holder) => el("span", { title: holder.client_id }, holder.client_id)],
     ["held for", "number", (holder) => held(holder, lock)],
     ["ends in", "number", (holder) => left(holder.remaining_ms, lock.came)],
-    ["about itself", "client", (holder) => holder.metadata ?? ""],
+    ["about itself", "client whole wide", (holder) => el("span", { title: holder.metadata }, holder.metadata ?? "")],
     ["action", "number", (holder) => el("button", {
       type: "button", class: "bad", "aria-label": `Take the lock from ${holder.client_id}`,
       onclick: () => askToBreak(lock.resource_id, holder, grantOf(holder), shared),
@@ -528,9 +393,9 @@ function lockParts(lock) {
       : table("Queue", [
         ["place", "number", ([place]) => String(place)],
         ["mode", "", ([, one]) => one.permits ? `${one.permits.count}/${one.permits.of} permits` : one.mode],
-        ["waiting for", "number", ([, one]) => counts(() => span(one.waited_ms + performance.now() - lock.came))],
+        ["waiting for", "number", ([, one]) => since(one.waited_ms, lock.came)],
         ["gives up in", "number", ([, one]) => left(one.remaining_ms, lock.came)],
-        ["client", "client", ([, one]) => one.client_id],
+        ["client", "client", ([, one]) => short(one.client_id)],
       ], lock.queue.map((one, index) => [index + 1, one]))),
     hidden > 0 ? empty(`${number(hidden)} more are not listed.`) : null,
   ].filter(Boolean);
@@ -580,7 +445,7 @@ class Grants {
     const time = (at) => at === undefined ? "" : clock(new Date(at));
     return section("Grants", note, timeline(grants), table("Grants", [
       ["token", "number", (grant) => number(grant.token)],
-      ["client", "client", (grant) => grant.client],
+      ["client", "client", (grant) => short(grant.client)],
       ["granted at", "number", (grant) => time(grant.from)],
       ["for", "number", (grant) => grant.from && grant.to ? span(grant.to - grant.from) : ""],
       ["state", "", (grant) => el("span", { class: grant.how ?? "granted" },
@@ -603,7 +468,7 @@ function timeline(grants) {
     const [from, to] = [x(grant.from), x(grant.to ?? now)];
     // The text stands where there is room: in the bar, behind it, or before it.
     const text = `token ${number(grant.token)}`;
-    const room = 7.5 * text.length;
+    const room = 10 * text.length;
     const inside = to - from > room;
     const behind = to + room < width;
     const [at, anchor] = inside ? [from + 6, "start"] : behind ? [to + 6, "start"] : [from - 6, "end"];
@@ -689,7 +554,12 @@ function askFirst({ title, says, typed: [what, must] = [], action, path, body })
 
 /** Asks for a token, because the server does not know who this is. */
 function signIn(message) {
+  if (leave.signal.aborted) return;
   leave.abort();
+  health.signedOut();
+  view = { title: "Sign in", parts: [], state: () => {} };
+  alarms.replaceChildren();
+  told = "";
   connected("lost", "not signed in");
   document.title = "Sign in · Palisade";
   const token = el("input", { id: "token", type: "password", autocomplete: "off", required: true });
@@ -726,11 +596,14 @@ addEventListener("hashchange", () => {
   main.focus();
 });
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden && connection.className === "lost") route();
+  if (document.hidden || leave.signal.aborted) return;
+  health.again();
+  view.soon();
 });
 document.getElementById("search").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = query.value.trim();
   location.hash = text ? `#/find/${encodeURIComponent(text)}` : "#/";
 });
+health.watch({ changed: stateChanged, stranger: signIn });
 route();

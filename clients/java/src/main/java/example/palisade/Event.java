@@ -12,6 +12,8 @@ package example.palisade;
  * @param reason of a revocation, or of an opening, or null
  * @param missed how many changes did not arrive; 0 if nobody knows
  * @param grantId the number that names a shared grant, or null
+ * @param time the server's wall clock at the change, for people, or null
  */
 public record Event(
-        String kind, Long revision, String name, String clientId, long token, String reason, long missed, Long grantId) {}
+        String kind, Long revision, String name, String clientId, long token, String reason, long missed, Long grantId,
+        String time) {}

@@ -55,7 +55,7 @@ public final class Watch implements AutoCloseable {
         while (!closed) {
             if (lines == null) {
                 if (connect()) {
-                    return new Event("missed", null, null, null, 0, null, 0, null);
+                    return new Event("missed", null, null, null, 0, null, 0, null, null);
                 }
                 continue;
             }
@@ -201,7 +201,8 @@ public final class Watch implements AutoCloseable {
     private Event event(String kind, String data) {
         try {
             if (kind.equals("missed")) {
-                return new Event(kind, after, null, null, 0, null, Reply.number(Json.object(data), "missed"), null);
+                long missed = Reply.number(Json.object(data), "missed");
+                return new Event(kind, after, null, null, 0, null, missed, null, null);
             }
             if (!KINDS.contains(kind)) {
                 return null;
@@ -211,7 +212,8 @@ public final class Watch implements AutoCloseable {
                     kind, after, Reply.text(told, "resource_id"),
                     kind.equals("opened") ? null : Reply.text(told, "client_id"), Reply.token(told),
                     told.get("reason") instanceof String reason ? reason : null, 0,
-                    told.get("grant_id") instanceof Long id ? id : null);
+                    told.get("grant_id") instanceof Long id ? id : null,
+                    told.get("time") instanceof String time ? time : null);
         } catch (IllegalArgumentException | Reply.Fault unreadable) {
             return null;
         }

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import example.palisade.fence.HttpFence;
 import example.palisade.fence.Presenter;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
@@ -254,6 +255,8 @@ abstract class ClientContract {
                 Event event = watch.next();
                 assertEquals("granted " + name, event.kind() + " " + event.name());
                 assertTrue(event.revision() > 0 && event.token() > 0);
+                Duration age = Duration.between(Instant.parse(event.time()), Instant.now());
+                assertTrue(age.abs().compareTo(Duration.ofHours(1)) < 0, event.time());
             }
             CompletableFuture.delayedExecutor(10, TimeUnit.MILLISECONDS).execute(watch::close);
             assertNull(watch.next());

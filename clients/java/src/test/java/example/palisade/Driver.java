@@ -22,8 +22,8 @@ public final class Driver {
     /** Reads commands until the end of the input. */
     public static void main(String[] arguments) throws IOException {
         System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
-                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"list\", \"permits\", \"sets\", \"shared\", \"tls\","
-                + " \"update\", \"watch\"]}");
+                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"handover\", \"list\", \"permits\", \"sets\", \"shared\","
+                + " \"tls\", \"update\", \"watch\"]}");
         System.out.flush();
         Driver driver = new Driver();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -74,6 +74,8 @@ public final class Driver {
             case "downgrade" -> taken(command, lease(command).downgrade(), answer);
             case "upgrade" -> taken(
                     command, lease(command).upgrade(Duration.ofMillis(number(command, "wait_ms"))), answer);
+            case "export" -> answer.put("text", lease(command).export());
+            case "adopt" -> taken(command, client.adopt(text(command, "text")), answer);
             case "check" -> {
                 answer.put("before_ms", nowMs());
                 lease(command).check();

@@ -195,6 +195,7 @@ public final class FenceTest {
             assertEquals("tokenless 7", rejected.code() + " " + rejected.detail());
             connection.rollback();
             assertNull(PostgresFence.rejection(assertThrows(SQLException.class, () -> statement.execute("nonsense"))));
+            assertNull(PostgresFence.rejection(new SQLException("a pool names no state")));
         }
     }
 

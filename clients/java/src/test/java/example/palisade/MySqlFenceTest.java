@@ -128,6 +128,7 @@ public final class MySqlFenceTest {
                     SQLException.class, () -> other.execute("INSERT INTO " + table + " VALUES (2)"));
             assertEquals("tokenless 7", told(MySqlFence.rejection(forgot)));
             assertNull(MySqlFence.rejection(assertThrows(SQLException.class, () -> other.execute("nonsense"))));
+            assertNull(MySqlFence.rejection(new SQLException("a pool names no state")));
             // The token that the triggers read outlives its transaction on the connection; a stale token is refused
             // even then.
             claim(8);

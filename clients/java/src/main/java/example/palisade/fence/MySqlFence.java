@@ -142,7 +142,8 @@ public final class MySqlFence {
      * Of the name of another authority or lock it tells the first 80 bytes.
      */
     public static RejectedException rejection(SQLException error) {
-        String code = CODES.get(error.getSQLState());
+        // An error of a pool, or of the driver itself, may have none.
+        String code = CODES.get(String.valueOf(error.getSQLState()));
         return code == null ? null : RejectedException.of(code, detail(code, error.getMessage()), error.getMessage());
     }
 

@@ -100,7 +100,8 @@ public final class PostgresFence {
      * The rejection if the fence refused one of your own statements, as the trigger of a sticky table does, or null.
      */
     public static RejectedException rejection(SQLException error) {
-        String code = CODES.get(error.getSQLState());
+        // An error of a pool, or of the driver itself, may have none.
+        String code = CODES.get(String.valueOf(error.getSQLState()));
         return code == null ? null : RejectedException.of(code, detail(error), error.getMessage());
     }
 

@@ -1,5 +1,7 @@
 package example.palisade.testing;
 
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
@@ -179,6 +181,7 @@ final class Authority {
     private void change(String kind, Grant grant, String reason) {
         Map<String, Object> fields = new LinkedHashMap<>();
         fields.put("revision", revision() + 1);
+        fields.put("time", Instant.now().truncatedTo(ChronoUnit.MILLIS).toString());
         fields.put("resource_id", grant.lock);
         fields.put("client_id", grant.asked.clientId);
         fields.put("fencing_token", grant.token);

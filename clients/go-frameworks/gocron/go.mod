@@ -1,0 +1,17 @@
+module palisade.example/palisade/palisadegocron
+
+go 1.26
+
+require (
+	github.com/go-co-op/gocron/v2 v2.21.2
+	github.com/google/uuid v1.6.0
+	palisade.example/palisade v0.0.0
+)
+
+require (
+	github.com/jonboulle/clockwork v0.5.0 // indirect
+	github.com/robfig/cron/v3 v3.0.1 // indirect
+)
+
+// Nobody owns the path palisade.example: the modules come from one checkout of the repository.
+replace palisade.example/palisade => ../../go

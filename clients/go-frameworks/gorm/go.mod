@@ -1,0 +1,23 @@
+// Tests of gorm, which needs no adapter. Nobody depends on this module.
+module palisade.example/palisade/gormtest
+
+go 1.26
+
+require (
+	gorm.io/driver/postgres v1.6.0
+	gorm.io/gorm v1.31.2
+	palisade.example/palisade v0.0.0
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/pgx/v5 v5.13.0 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/jinzhu/inflection v1.0.0 // indirect
+	github.com/jinzhu/now v1.1.5 // indirect
+	golang.org/x/sync v0.22.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
+)
+
+replace palisade.example/palisade => ../../go

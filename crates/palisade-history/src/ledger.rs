@@ -1,0 +1,559 @@
+//! The file, and its only writer.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_core::Event;
+use redb::backends::FileBackend;
+use redb::{
+    Database, DatabaseError, Durability, ReadableDatabase as _, ReadableTable as _, StorageError,
+    TableDefinition, WriteTransaction,
+};
+
+use crate::codec::{FORMAT, decode, encode};
+use crate::pending::Pending;
+use crate::reader::Reader;
+use crate::row::{End, Gap, How, Refusal, Row, Why};
+
+/// Grants that last, by lock and number.
+pub(crate) const OPEN: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("open");
+/// Grants that ended, by the revision of their end.
+pub(crate) const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
+/// The same by their lock and token.
+pub(crate) const BY_LOCK: TableDefinition<'_, (&str, u64, u64), ()> =
+    TableDefinition::new("by_lock");
+/// Refused writes, by lock, token and number.
+pub(crate) const REFUSED: TableDefinition<'_, (&str, u64, u64), &[u8]> =
+    TableDefinition::new("refused");
+/// Gaps, by their first revision.
+pub(crate) const GAPS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("gaps");
+/// The format, the last revision, the bytes of all rows, the number of the last refusal, and whether there is a doubt.
+pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
+/// The authority that the file is of, and its life since the last restore.
+pub(crate) const OWNER: TableDefinition<'_, &str, &str> = TableDefinition::new("owner");
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Grants that ended longer ago are removed.
+    pub age: Duration,
+    /// The oldest are removed when the rows of ended grants have more bytes together, with their refused writes. The file
+    /// is up to three times as large.
+    pub bytes: u64,
+}
+
+impl Bounds {
+    /// Thirty days, and 1 GiB.
+    pub const DEFAULT: Bounds = Bounds {
+        age: Duration::from_secs(30 * 86_400),
+        bytes: 1 << 30,
+    };
+}
+
+/// The history cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("the history")]
+pub struct Error(#[source] redb::Error);
+
+impl<E: Into<redb::Error>> From<E> for Error {
+    fn from(error: E) -> Error {
+        Error(error.into())
+    }
+}
+
+/// An authority, as a history knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its identity, for its whole life.
+    pub authority: String,
+    /// Changes with every restore.
+    pub incarnation: String,
+}
+
+/// The history's only writer. [`take`](Ledger::take) costs memory only; [`commit`](Ledger::commit) writes. After an error
+/// it has to be dropped and opened again: the file may be behind what was taken.
+#[derive(Debug)]
+pub struct Ledger {
+    db: Arc<Database>,
+    bounds: Bounds,
+    pending: Pending,
+    bytes: u64,
+    refusals: u64,
+    gaps: Vec<Gap>,
+    /// Grants that last here may have ended unseen.
+    doubt: bool,
+    /// The authority was restored since the file was last written.
+    restored: bool,
+    set_aside: Option<PathBuf>,
+}
+
+impl Ledger {
+    /// Opens the file of an authority, or begins it. A file of another authority, or of another format, or one that is
+    /// damaged, is set aside under another name, and a new one is begun.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub fn open(path: &Path, owner: &Owner, bounds: Bounds) -> Result<Ledger, Error> {
+        let mut set_aside = None;
+        let (db, restored) = match usable(path, owner)? {
+            Some(usable) => usable,
+            None => {
+                let aside = path.with_extension("redb.unusable");
+                fs::rename(path, &aside).map_err(redb::Error::from)?;
+                set_aside = Some(aside);
+                (create(path)?, false)
+            }
+        };
+        let begin = db.begin_write()?;
+        {
+            begin.open_table(FACTS)?.insert("format", FORMAT)?;
+            let mut owned = begin.open_table(OWNER)?;
+            owned.insert("authority", owner.authority.as_str())?;
+            begin.open_table(OPEN)?;
+            begin.open_table(ENDED)?;
+            begin.open_table(BY_LOCK)?;
+            begin.open_table(REFUSED)?;
+            begin.open_table(GAPS)?;
+        }
+        begin.commit()?;
+        let read = db.begin_read()?;
+        let facts = read.open_table(FACTS)?;
+        let fact = |name: &str| -> Result<u64, Error> {
+            Ok(facts.get(name)?.map_or(0, |value| value.value()))
+        };
+        let (last, bytes, refusals) = (fact("last")?, fact("bytes")?, fact("refusals")?);
+        let restored = restored || fact("doubt")? == RESTORED;
+        let doubt = restored || fact("doubt")? == GAP;
+        let mut ledger = Ledger {
+            db: Arc::new(db),
+            bounds,
+            pending: Pending {
+                last,
+                ..Pending::default()
+            },
+            bytes,
+            refusals,
+            gaps: Vec::new(),
+            doubt,
+            restored,
+            set_aside,
+        };
+        ledger.note_owner(owner)?;
+        Ok(ledger)
+    }
+
+    /// The doubt of a restored authority and its new incarnation are written together.
+    fn note_owner(&mut self, owner: &Owner) -> Result<(), Error> {
+        let write = self.db.begin_write()?;
+        {
+            write.open_table(FACTS)?.insert("doubt", self.doubt())?;
+            let mut owned = write.open_table(OWNER)?;
+            owned.insert("incarnation", owner.incarnation.as_str())?;
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    fn doubt(&self) -> u64 {
+        match (self.restored, self.doubt) {
+            (true, _) => RESTORED,
+            (false, true) => GAP,
+            (false, false) => 0,
+        }
+    }
+
+    /// Where the unusable file went that was found under this name.
+    #[must_use]
+    pub fn set_aside(&self) -> Option<&Path> {
+        self.set_aside.as_deref()
+    }
+
+    /// Whether the authority was restored since the file was written before.
+    #[must_use]
+    pub fn is_restored(&self) -> bool {
+        self.restored
+    }
+
+    /// Whether grants that last here may have ended unseen, until [`reconcile`](Ledger::reconcile).
+    #[must_use]
+    pub fn has_doubt(&self) -> bool {
+        self.doubt
+    }
+
+    /// A reader of what is committed, for any thread.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader::new(Arc::clone(&self.db))
+    }
+
+    /// The last revision taken.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.pending.last
+    }
+
+    /// The bytes of the rows of ended grants, as [`Bounds::bytes`] counts them.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many rows wait for the next commit.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.pending.rows()
+    }
+
+    /// Whether a commit would change the file.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.pending.rows() > 0 || !self.gaps.is_empty()
+    }
+
+    /// Takes a batch. Events up to [`last`](Ledger::last) are skipped; a jump in the revisions is a gap.
+    pub fn take(&mut self, batch: &[Event], why: Why, now_ms: u64) {
+        let last = self.pending.last;
+        if let Some(first) = batch.iter().find(|event| event.revision > last) {
+            self.miss(first.revision - 1, why, now_ms);
+        }
+        self.pending.take(batch);
+    }
+
+    /// Everything up to this revision that was not taken is missing.
+    pub fn miss(&mut self, upto: u64, why: Why, now_ms: u64) {
+        let from = self.pending.last + 1;
+        if upto < from {
+            return;
+        }
+        self.gaps.push(Gap {
+            from,
+            to: upto,
+            found_ms: now_ms,
+            why,
+        });
+        self.pending.last = upto;
+        // The history of a new authority misses nothing that it ever showed.
+        self.doubt |= why != Why::New;
+    }
+
+    /// Writes what was taken, and removes what is over the bounds. `durable`: it then survives a crash of the machine.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn commit(&mut self, now_ms: u64, durable: bool) -> Result<(), Error> {
+        let mut write = self.db.begin_write()?;
+        // No savepoint exists, so both are allowed.
+        let _ = write.set_durability(if durable {
+            Durability::Immediate
+        } else {
+            Durability::None
+        });
+        let bytes = self.put(&write)?;
+        let bytes = trim(&write, bytes, self.bounds, now_ms)?;
+        {
+            let mut facts = write.open_table(FACTS)?;
+            facts.insert("last", self.pending.last)?;
+            facts.insert("bytes", bytes)?;
+            facts.insert("refusals", self.refusals)?;
+            facts.insert("doubt", self.doubt())?;
+        }
+        write.commit()?;
+        self.bytes = bytes;
+        self.pending = Pending {
+            last: self.pending.last,
+            ..Pending::default()
+        };
+        self.gaps.clear();
+        Ok(())
+    }
+
+    fn put(&self, write: &WriteTransaction) -> Result<u64, Error> {
+        let mut bytes = self.bytes;
+        let mut open = write.open_table(OPEN)?;
+        let mut ended = write.open_table(ENDED)?;
+        let mut by_lock = write.open_table(BY_LOCK)?;
+        let mut gaps = write.open_table(GAPS)?;
+        for gap in &self.gaps {
+            gaps.insert(gap.from, encode(gap).as_slice())?;
+        }
+        // First what was said of grants that began before, so that it is in the row when one of them ended.
+        for ((lock, grant), said) in &self.pending.said {
+            let key = (lock.as_str(), *grant);
+            let Some(mut row) = row_at(open.get(key)?) else {
+                continue;
+            };
+            row.metadata.clone_from(said);
+            open.insert(key, encode(&row).as_slice())?;
+        }
+        for (revision, row, was_taken) in &self.pending.ended {
+            let key = (row.lock.as_str(), row.grant);
+            let begun = match was_taken {
+                true => None,
+                false => open
+                    .remove(key)?
+                    .and_then(|value| decode::<Row>(value.value())),
+            };
+            let whole = begun.map(|begun| Row {
+                end: row.end.clone(),
+                ..begun
+            });
+            let encoded = encode(whole.as_ref().unwrap_or(row));
+            bytes += cost(&row.lock, &encoded);
+            ended.insert(revision, encoded.as_slice())?;
+            by_lock.insert((row.lock.as_str(), row.token, *revision), ())?;
+        }
+        for ((lock, grant), row) in &self.pending.begun {
+            open.insert((lock.as_str(), *grant), encode(row).as_slice())?;
+        }
+        Ok(bytes)
+    }
+
+    /// Records a refused write of a grant that the history knows. Returns whether it knows one: anything else is nothing
+    /// that this authority can vouch for.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn refused(&mut self, lock: &str, token: u64, refusal: &Refusal) -> Result<bool, Error> {
+        if !self.knows(lock, token)? {
+            return Ok(false);
+        }
+        let mut write = self.db.begin_write()?;
+        let _ = write.set_durability(Durability::None);
+        let number = self.refusals + 1;
+        let mut bytes = self.bytes;
+        {
+            let mut refused = write.open_table(REFUSED)?;
+            let mut alike = None;
+            let mut count = 0;
+            for entry in refused.range((lock, token, 0)..=(lock, token, u64::MAX))? {
+                let (key, value) = entry?;
+                count += 1;
+                let Some(known) = decode::<Refusal>(value.value()) else {
+                    continue;
+                };
+                let same = |it: &Refusal| {
+                    (&it.resource, &it.operation, it.by)
+                        == (&refusal.resource, &refusal.operation, refusal.by)
+                };
+                if same(&known) || count == REFUSALS_OF_A_GRANT {
+                    alike = Some((key.value().2, known));
+                    break;
+                }
+            }
+            match alike {
+                Some((at, known)) => {
+                    let more = Refusal {
+                        times: known.times.saturating_add(refusal.times),
+                        highest: known.highest.max(refusal.highest),
+                        ..known
+                    };
+                    refused.insert((lock, token, at), encode(&more).as_slice())?;
+                }
+                None => {
+                    let encoded = encode(refusal);
+                    bytes += cost(lock, &encoded);
+                    refused.insert((lock, token, number), encoded.as_slice())?;
+                }
+            }
+        }
+        write.commit()?;
+        (self.refusals, self.bytes) = (number, bytes);
+        Ok(true)
+    }
+
+    fn knows(&self, lock: &str, token: u64) -> Result<bool, Error> {
+        let waiting = |row: &Row| row.lock == lock && row.token == token;
+        if self.pending.begun.values().any(waiting)
+            || self.pending.ended.iter().any(|(_, row, _)| waiting(row))
+        {
+            return Ok(true);
+        }
+        let read = self.db.begin_read()?;
+        // An exclusive grant's number is its token.
+        let open = read.open_table(OPEN)?;
+        if open.get((lock, token))?.is_some() {
+            return Ok(true);
+        }
+        for entry in open.range((lock, 0)..=(lock, u64::MAX))?.take(READERS) {
+            let row = decode::<Row>(entry?.1.value());
+            if row.is_some_and(|row| row.token == token) {
+                return Ok(true);
+            }
+        }
+        let by_lock = read.open_table(BY_LOCK)?;
+        let mut of = by_lock.range((lock, token, 0)..=(lock, token, u64::MAX))?;
+        Ok(of.next().transpose()?.is_some())
+    }
+
+    /// Ends the rows of grants that are no longer `live` at the authority: they ended unseen, or it was restored. All that
+    /// was taken must be committed, and `live` must be of that revision. Returns how many there were.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn reconcile(
+        &mut self,
+        live: impl Fn(&str, u64) -> bool,
+        now_ms: u64,
+    ) -> Result<u64, Error> {
+        let how = match self.restored {
+            true => How::Restored,
+            false => How::Unseen,
+        };
+        let (mut count, mut bytes) = (0, self.bytes);
+        // The revisions of these ends are not known: each goes to the first free place from the last one back. The gap has
+        // as many.
+        let mut place = self.pending.last;
+        let write = self.db.begin_write()?;
+        {
+            let mut open = write.open_table(OPEN)?;
+            let mut ended = write.open_table(ENDED)?;
+            let mut by_lock = write.open_table(BY_LOCK)?;
+            let gone = open.extract_if(|(lock, grant), _| !live(lock, grant))?;
+            for entry in gone {
+                let Some(mut row) = decode::<Row>(entry?.1.value()) else {
+                    continue;
+                };
+                row.end = Some(End {
+                    at_ms: now_ms,
+                    renewed_ms: row.granted_ms,
+                    how,
+                    by: None,
+                    reason: None,
+                    successor: None,
+                    closed_ms: None,
+                });
+                while place > 0 && ended.get(place)?.is_some() {
+                    place -= 1;
+                }
+                let encoded = encode(&row);
+                bytes += cost(&row.lock, &encoded);
+                ended.insert(place, encoded.as_slice())?;
+                by_lock.insert((row.lock.as_str(), row.token, place), ())?;
+                count += 1;
+            }
+            let mut facts = write.open_table(FACTS)?;
+            facts.insert("doubt", 0)?;
+            facts.insert("bytes", bytes)?;
+        }
+        write.commit()?;
+        (self.bytes, self.doubt, self.restored) = (bytes, false, false);
+        Ok(count)
+    }
+}
+
+/// Removes the oldest ended rows until the rest is within the bounds. Returns the bytes that are left.
+fn trim(
+    write: &WriteTransaction,
+    mut bytes: u64,
+    bounds: Bounds,
+    now_ms: u64,
+) -> Result<u64, Error> {
+    let age = u64::try_from(bounds.age.as_millis()).unwrap_or(u64::MAX);
+    let oldest = now_ms.saturating_sub(age);
+    let mut ended = write.open_table(ENDED)?;
+    let mut by_lock = write.open_table(BY_LOCK)?;
+    let mut refused = write.open_table(REFUSED)?;
+    for _ in 0..TRIMMED_AT_ONCE {
+        let Some((revision, lock, token, size)) = ({
+            let first = ended.first()?;
+            first.and_then(|(key, value)| {
+                let row = decode::<Row>(value.value());
+                let over = bytes > bounds.bytes
+                    || row
+                        .as_ref()
+                        .is_none_or(|row| row.end.as_ref().is_none_or(|end| end.at_ms < oldest));
+                over.then(|| {
+                    let (lock, token) =
+                        row.map_or_else(Default::default, |row| (row.lock, row.token));
+                    let size = cost(&lock, value.value());
+                    (key.value(), lock, token, size)
+                })
+            })
+        }) else {
+            break;
+        };
+        ended.remove(revision)?;
+        by_lock.remove((lock.as_str(), token, revision))?;
+        bytes = bytes.saturating_sub(size);
+        let late = (lock.as_str(), token, 0)..=(lock.as_str(), token, u64::MAX);
+        refused.retain_in(late, |_, late| {
+            bytes = bytes.saturating_sub(cost(&lock, late));
+            false
+        })?;
+    }
+    Ok(bytes)
+}
+
+/// The bytes that a row counts for: itself, its key and its place under its lock.
+fn cost(lock: &str, encoded: &[u8]) -> u64 {
+    (encoded.len() + lock.len() + 24) as u64
+}
+
+fn row_at(found: Option<redb::AccessGuard<'_, &[u8]>>) -> Option<Row> {
+    found.and_then(|value| decode(value.value()))
+}
+
+/// The file, and whether its authority was restored since. `None`: it is damaged, or not of this authority and format.
+fn usable(path: &Path, owner: &Owner) -> Result<Option<(Database, bool)>, Error> {
+    let db = match create(path) {
+        Ok(db) => db,
+        Err(error) if is_damage(&error) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let read = db.begin_read()?;
+    if read.list_tables()?.next().is_none() {
+        return Ok(Some((db, false)));
+    }
+    let format = read.open_table(FACTS)?.get("format")?.map(|it| it.value());
+    let owned = read.open_table(OWNER)?;
+    let has = |name: &str| -> Result<Option<String>, Error> {
+        Ok(owned.get(name)?.map(|it| it.value().to_owned()))
+    };
+    let (authority, incarnation) = (has("authority")?, has("incarnation")?);
+    if format != Some(FORMAT) || authority.as_ref() != Some(&owner.authority) {
+        return Ok(None);
+    }
+    let restored = incarnation.is_some_and(|was| was != owner.incarnation);
+    Ok(Some((db, restored)))
+}
+
+/// Only its owner can read it: it has names, and what holders say of themselves.
+fn create(path: &Path) -> Result<Database, DatabaseError> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).mode(0o600);
+    let file: File = options.open(path)?;
+    let mut builder = redb::Builder::new();
+    let builder = builder.set_cache_size(CACHE);
+    builder.create_with_backend(FileBackend::new(file)?)
+}
+
+/// Whether another attempt would find the same.
+fn is_damage(error: &DatabaseError) -> bool {
+    match error {
+        DatabaseError::Storage(StorageError::Io(error)) => error.kind() == ErrorKind::InvalidData,
+        DatabaseError::Storage(StorageError::Corrupted(_))
+        | DatabaseError::UpgradeRequired(_)
+        | DatabaseError::RepairAborted => true,
+        _ => false,
+    }
+}
+
+/// The doubt, as the file has it.
+const GAP: u64 = 1;
+const RESTORED: u64 = 2;
+
+/// The memory that redb may use for pages.
+const CACHE: usize = 16 << 20;
+
+/// Different refusals that one grant may have; further ones count with the last.
+const REFUSALS_OF_A_GRANT: usize = 16;
+
+/// Readers of a lock, the oldest first, among which a refused token is looked for.
+const READERS: usize = 1_000;
+
+/// Rows that one commit removes.
+const TRIMMED_AT_ONCE: usize = 20_000;

@@ -1,0 +1,188 @@
+//! The rows of the history.
+
+use palisade_core::{Change, Ending, Event};
+use serde::{Deserialize, Serialize};
+
+/// One grant. All times are readings of the authority's wall clock, in milliseconds since 1970 (UTC), for people: that
+/// clock can be set back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The number that names the grant: of an exclusive grant its fencing token.
+    pub grant: u64,
+    /// The fencing token; all readers of a phase have the same.
+    pub token: u64,
+    /// The lock.
+    pub lock: String,
+    /// How it was held.
+    pub mode: Mode,
+    /// The slots of a semaphore, a bit for each.
+    pub slots: u64,
+    /// The client id.
+    pub client: String,
+    /// The principal that asked for it, as the log stores it.
+    pub principal: [u8; 16],
+    /// The holder's latest text about itself.
+    pub metadata: Option<String>,
+    /// The lease's time to live at the grant; none if the grant itself was not seen.
+    pub ttl_ms: Option<u32>,
+    /// How long the request had waited; none if the grant itself was not seen.
+    pub waited_ms: Option<u64>,
+    /// When it was granted.
+    pub granted_ms: u64,
+    /// How it ended; none while it lasts.
+    pub end: Option<End>,
+}
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// By one client alone.
+    Exclusive,
+    /// By readers.
+    Shared,
+    /// By holders of permits of a semaphore.
+    Permits,
+}
+
+/// The end of a grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// When.
+    pub at_ms: u64,
+    /// When the lease was last renewed, or extended after an absence of the authority.
+    pub renewed_ms: u64,
+    /// How.
+    pub how: How,
+    /// Of a revocation: the operator's principal.
+    pub by: Option<[u8; 16]>,
+    /// Of a revocation: the operator's reason.
+    pub reason: Option<String>,
+    /// Of a grant that its own client superseded: the new token.
+    pub successor: Option<u64>,
+    /// How long the lock stayed closed from then on.
+    pub closed_ms: Option<u64>,
+}
+
+/// How a grant ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum How {
+    /// Its holder released it.
+    Released,
+    /// Its lease ran out.
+    Expired,
+    /// An operator revoked it.
+    Revoked,
+    /// Its own client took the lock again.
+    Superseded,
+    /// The authority was restored from a backup that does not have it. The time is that of the discovery.
+    Restored,
+    /// Nobody knows: the end is in a gap. The time is that of the discovery.
+    Unseen,
+}
+
+impl How {
+    /// The word for it, as events have it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            How::Released => "released",
+            How::Expired => "expired",
+            How::Revoked => "revoked",
+            How::Superseded => "superseded",
+            How::Restored => "restored",
+            How::Unseen => "unseen",
+        }
+    }
+}
+
+impl From<Ending> for How {
+    fn from(how: Ending) -> How {
+        match how {
+            Ending::Released => How::Released,
+            Ending::Expired => How::Expired,
+            Ending::Revoked => How::Revoked,
+            Ending::Superseded => How::Superseded,
+        }
+    }
+}
+
+/// A late write: a resource refused it because a newer holder had claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// When the authority heard of it, the first time.
+    pub at_ms: u64,
+    /// The resource that refused.
+    pub resource: String,
+    /// The highest token that it had seen.
+    pub highest: u64,
+    /// The refused operation, in the reporter's words.
+    pub operation: String,
+    /// The principal that reported it, as the log stores it.
+    pub by: [u8; 16],
+    /// How often it was reported alike.
+    pub times: u32,
+}
+
+/// Changes that the history did not see.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// The first change that is missing, by its revision.
+    pub from: u64,
+    /// The last one.
+    pub to: u64,
+    /// When the gap was found.
+    pub found_ms: u64,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why changes are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Why {
+    /// The history begins here.
+    New,
+    /// The history missed them, and the log no longer has them: a snapshot took their place.
+    LogDropped,
+    /// More came than the history could follow.
+    TooFast,
+    /// The history's disk took nothing, and the log no longer has them.
+    Unwritable,
+    /// The authority was restored from a backup: they are those behind the backup, and numbers that were never used.
+    Restored,
+}
+
+impl Row {
+    /// The grant that an event is about, as far as the event knows it.
+    pub(crate) fn of(event: &Event) -> Row {
+        let mode = match (event.shared, event.slots.is_empty()) {
+            (Some(_), _) => Mode::Shared,
+            (None, true) => Mode::Exclusive,
+            (None, false) => Mode::Permits,
+        };
+        let (ttl_ms, waited_ms) = match event.change {
+            Change::Granted { ttl } => {
+                (Some(ttl.as_millis()), Some(event.detail.waited.as_millis()))
+            }
+            _ => (None, None),
+        };
+        Row {
+            grant: number(event),
+            token: event.token.get(),
+            lock: event.lock.as_str().to_owned(),
+            mode,
+            slots: event.slots.bits(),
+            client: event.client.as_deref().unwrap_or_default().to_owned(),
+            principal: event.by.to_bytes(),
+            metadata: event.detail.metadata.as_deref().map(str::to_owned),
+            ttl_ms,
+            waited_ms,
+            granted_ms: event.wall.0.saturating_sub(event.held.as_millis()),
+            end: None,
+        }
+    }
+}
+
+/// The number that names the grant of an event.
+pub(crate) fn number(event: &Event) -> u64 {
+    event.shared.map_or(event.token, |id| id.0).get()
+}

@@ -1,0 +1,452 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use palisade_core::{
+    Acquire, ClientId, Command, Effect, Entry, Event, LeaseKey, LockName, Machine, Outcome,
+    Principal, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
+};
+
+use crate::{Bounds, How, Ledger, Owner, Page, Query, Reader, Refusal, Row, Why};
+
+const FILE: &str = "history.redb";
+
+/// 2026-05-23T10:00:00Z.
+const BEGINNING: u64 = 1_779_530_400_000;
+const ADA: Principal = Principal::from_bytes([7; 16]);
+
+/// An authority whose events are taken.
+struct Place {
+    machine: Machine,
+    ledger: Ledger,
+    reader: Reader,
+    keys: u64,
+    ms: u64,
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place::bounded(Bounds::DEFAULT)
+    }
+
+    fn bounded(bounds: Bounds) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&dir.path().join(FILE), &owner("one", "a"), bounds).unwrap();
+        Place {
+            machine: Machine::new(1),
+            reader: ledger.reader(),
+            ledger,
+            keys: 0,
+            ms: 0,
+            dir,
+        }
+    }
+
+    fn events(&mut self, by: Principal, command: Command) -> (Outcome, Vec<Event>) {
+        let entry = Entry {
+            at: Timestamp::from_millis(self.ms),
+            wall: WallTime(BEGINNING + self.ms),
+            by,
+            command,
+        };
+        let mut effects = Vec::new();
+        let outcome = self.machine.apply(entry, &mut effects).outcome;
+        let events = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Event(event) => Some(event),
+            Effect::Settled { .. } => None,
+        });
+        (outcome, events.collect())
+    }
+
+    fn apply(&mut self, by: Principal, command: Command) -> Outcome {
+        let (outcome, events) = self.events(by, command);
+        self.ledger
+            .take(&events, Why::LogDropped, BEGINNING + self.ms);
+        outcome
+    }
+
+    fn request(&mut self, lock: &str, client: &str, wait: Option<Span>) -> Command {
+        self.keys += 1;
+        let under = Under::New {
+            key: LeaseKey::from_bytes(u128::from(self.keys).to_be_bytes()),
+            ttl: Ttl::from_millis(1_000).unwrap(),
+        };
+        Command::Acquire(Acquire {
+            wait,
+            metadata: Some("nightly".into()),
+            ..Acquire::new(
+                LockName::new(lock).unwrap(),
+                ClientId::new(client).unwrap(),
+                under,
+                Some(RequestId::from_bytes(u128::from(self.keys).to_be_bytes())),
+            )
+        })
+    }
+
+    fn acquire(&mut self, lock: &str, client: &str) -> Outcome {
+        let command = self.request(lock, client, None);
+        self.apply(ADA, command)
+    }
+
+    fn commit(&mut self) {
+        self.ledger.commit(BEGINNING + self.ms, false).unwrap();
+    }
+
+    fn page(&self, query: &Query) -> Page {
+        self.reader.page(query, 1_000).unwrap()
+    }
+
+    fn rows(&self, lock: &str) -> Vec<Row> {
+        let query = Query {
+            lock: Some(lock.into()),
+            ..Query::default()
+        };
+        self.page(&query)
+            .rows
+            .into_iter()
+            .map(|(row, _)| row)
+            .collect()
+    }
+
+    /// Closes it, does something to its file, and opens it again.
+    fn reopen(self, owner: &Owner, meanwhile: impl FnOnce(&Path)) -> Place {
+        let Place {
+            machine,
+            ledger,
+            reader,
+            keys,
+            ms,
+            dir,
+        } = self;
+        let bounds = Bounds::DEFAULT;
+        drop((ledger, reader));
+        meanwhile(&dir.path().join(FILE));
+        let ledger = Ledger::open(&dir.path().join(FILE), owner, bounds).unwrap();
+        let reader = ledger.reader();
+        Place {
+            machine,
+            ledger,
+            reader,
+            keys,
+            ms,
+            dir,
+        }
+    }
+}
+
+fn owner(authority: &str, incarnation: &str) -> Owner {
+    Owner {
+        authority: authority.into(),
+        incarnation: incarnation.into(),
+    }
+}
+
+fn refusal(operation: &str) -> Refusal {
+    Refusal {
+        at_ms: BEGINNING + 9_000,
+        resource: "orders".into(),
+        highest: 2,
+        operation: operation.into(),
+        by: [7; 16],
+        times: 1,
+    }
+}
+
+/// The five questions: who held it, since when, why did it end, who waited and how long, who wrote late.
+#[test]
+fn a_grant_that_expired_and_its_late_write_are_told_whole() {
+    for commit_between in [false, true] {
+        let mut place = Place::new();
+        place.acquire("orders", "a");
+        if commit_between {
+            place.commit();
+        }
+        place.ms = 400;
+        let waits = place.request("orders", "b", Some(Span::from_millis(60_000)));
+        assert_eq!(place.apply(ADA, waits), Outcome::Queued);
+        place.ms = 1_000;
+        place.apply(Principal::ANONYMOUS, Command::Expire);
+        assert!(
+            place
+                .ledger
+                .refused("orders", 1, &refusal("PUT /total"))
+                .unwrap()
+        );
+        place.commit();
+        let rows = place.rows("orders");
+        let [held, was] = &rows[..] else {
+            panic!("{rows:?}");
+        };
+        assert_eq!(
+            (was.client.as_str(), was.token, was.granted_ms),
+            ("a", 1, BEGINNING)
+        );
+        assert_eq!(
+            (was.waited_ms, was.metadata.as_deref()),
+            (Some(0), Some("nightly"))
+        );
+        let end = was.end.as_ref().unwrap();
+        assert_eq!(
+            (end.how, end.at_ms, end.renewed_ms),
+            (How::Expired, BEGINNING + 1_000, BEGINNING)
+        );
+        assert_eq!(
+            (held.client.as_str(), held.token, held.waited_ms),
+            ("b", 2, Some(600))
+        );
+        assert_eq!((held.granted_ms, &held.end), (BEGINNING + 1_000, &None));
+        let late = &place.page(&Query::default()).rows[1].1;
+        assert_eq!(late[..], [refusal("PUT /total")]);
+    }
+}
+
+#[test]
+fn a_revocation_names_the_operator_and_a_successor_is_named() {
+    let mut place = Place::new();
+    place.acquire("a", "x");
+    place.acquire("a", "x");
+    place.commit();
+    place.ms = 10;
+    let operator = Principal::from_bytes([9; 16]);
+    let revoke = Command::Revoke {
+        lock: LockName::new("a").unwrap(),
+        token: Token::new(2).unwrap(),
+        reason: "it hangs".into(),
+    };
+    place.apply(operator, revoke);
+    place.commit();
+    let ends: Vec<_> = place
+        .rows("a")
+        .into_iter()
+        .filter_map(|row| row.end)
+        .collect();
+    assert_eq!((ends[0].how, ends[0].by), (How::Revoked, Some([9; 16])));
+    assert_eq!(ends[0].reason.as_deref(), Some("it hangs"));
+    assert_eq!(
+        (ends[1].how, ends[1].successor, ends[1].by),
+        (How::Superseded, Some(2), None)
+    );
+}
+
+/// The control is a report of a token that the history has.
+#[test]
+fn a_report_of_a_grant_that_nobody_had_is_not_taken_and_alike_ones_count() {
+    let mut place = Place::new();
+    place.acquire("a", "x");
+    assert!(!place.ledger.refused("a", 7, &refusal("x")).unwrap());
+    assert!(!place.ledger.refused("b", 1, &refusal("x")).unwrap());
+    assert!(place.page(&Query::default()).rows.is_empty());
+    for _ in 0..3 {
+        assert!(place.ledger.refused("a", 1, &refusal("x")).unwrap());
+    }
+    for other in 0..40 {
+        assert!(
+            place
+                .ledger
+                .refused("a", 1, &refusal(&other.to_string()))
+                .unwrap()
+        );
+    }
+    place.commit();
+    let late = &place.page(&Query::default()).rows[0].1;
+    assert_eq!((late.len(), late[0].times), (16, 3));
+    assert_eq!(late.iter().map(|it| it.times).sum::<u32>(), 43);
+}
+
+#[test]
+fn what_was_not_taken_is_a_gap_and_its_grants_are_told_as_far_as_their_ends_know_them() {
+    let mut place = Place::new();
+    let request = place.request("a", "x", None);
+    place.events(ADA, request);
+    place.ms = 1_000;
+    place.apply(Principal::ANONYMOUS, Command::Expire);
+    place.commit();
+    let page = place.page(&Query::default());
+    let (gap, row) = (&page.gaps[0], &page.rows[0].0);
+    assert_eq!((gap.from, gap.to, gap.why), (1, 1, Why::LogDropped));
+    assert_eq!(
+        (row.granted_ms, row.waited_ms, row.ttl_ms),
+        (BEGINNING, None, None)
+    );
+}
+
+#[test]
+fn a_file_goes_on_where_it_stopped_and_one_of_another_authority_begins_anew() {
+    let mut place = Place::new();
+    place.acquire("a", "x");
+    place.ledger.commit(BEGINNING, true).unwrap();
+    let mut place = place.reopen(&owner("one", "a"), |file| {
+        let mode = fs::metadata(file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0);
+    });
+    assert_eq!((place.ledger.last(), place.ledger.has_doubt()), (1, false));
+    place.ms = 1_000;
+    place.apply(Principal::ANONYMOUS, Command::Expire);
+    place.commit();
+    assert_eq!(place.rows("a")[0].waited_ms, Some(0));
+    assert!(place.page(&Query::default()).gaps.is_empty());
+    let place = place.reopen(&owner("two", "a"), |_| {});
+    assert_eq!((place.ledger.last(), place.rows("a").len()), (0, 0));
+    assert!(place.ledger.set_aside().unwrap().exists());
+}
+
+/// The control is the same file, whole.
+#[test]
+fn a_damaged_file_is_set_aside() {
+    for damage in [false, true] {
+        let mut place = Place::new();
+        place.acquire("a", "x");
+        place.ledger.commit(BEGINNING, true).unwrap();
+        let place = place.reopen(&owner("one", "a"), |file| {
+            if damage {
+                fs::write(file, b"nothing of redb").unwrap();
+            }
+        });
+        assert_eq!(place.rows("a").len(), usize::from(!damage));
+        assert_eq!(place.ledger.set_aside().is_some(), damage);
+    }
+}
+
+/// A gap, or a restore, leaves a doubt of all grants that last, also over a new start. The control is a history without
+/// either.
+#[test]
+fn grants_that_ended_unseen_are_ended_when_the_authority_is_asked() {
+    for (incarnation, gap, how) in [
+        ("a", false, None),
+        ("a", true, Some(How::Unseen)),
+        ("b", false, Some(How::Restored)),
+    ] {
+        let mut place = Place::new();
+        for lock in ["a", "b", "c"] {
+            place.acquire(lock, "x");
+        }
+        place.commit();
+        if gap {
+            place.ledger.miss(9, Why::TooFast, BEGINNING);
+        }
+        place.ledger.commit(BEGINNING, true).unwrap();
+        let place = place.reopen(&owner("one", incarnation), |_| {});
+        assert_eq!(place.ledger.has_doubt(), how.is_some());
+        // It is remembered until somebody asked.
+        let place = place.reopen(&owner("one", incarnation), |_| {});
+        let mut place = place;
+        assert_eq!(place.ledger.has_doubt(), how.is_some());
+        if how.is_some() {
+            let gone = place.ledger.reconcile(|lock, _| lock == "b", BEGINNING + 5);
+            assert_eq!((gone.unwrap(), place.ledger.has_doubt()), (2, false));
+        }
+        let ends: Vec<_> = ["a", "b", "c"]
+            .map(|lock| place.rows(lock)[0].end.clone())
+            .into_iter()
+            .map(|end| end.map(|end| (end.how, end.at_ms)))
+            .collect();
+        let how = how.map(|how| (how, BEGINNING + 5));
+        assert_eq!(ends, [how, None, how]);
+        let pages = place.page(&Query::default()).rows;
+        assert_eq!(pages.len(), 3);
+    }
+}
+
+#[test]
+fn the_oldest_go_by_age_and_by_bytes_and_grants_that_last_stay() {
+    let bounds = Bounds {
+        age: Duration::from_secs(10),
+        bytes: 2_000,
+    };
+    let mut place = Place::bounded(bounds);
+    place.acquire("lasts", "x");
+    for round in 0..100 {
+        let lock = format!("lock-{round}");
+        place.acquire(&lock, "y");
+        place.acquire(&lock, "y");
+    }
+    place.commit();
+    let rows = place.page(&Query::default()).rows;
+    let ended = rows.iter().filter(|(row, _)| row.end.is_some()).count();
+    assert!((10..40).contains(&ended), "{ended}");
+    assert!(place.rows("lasts")[0].end.is_none() && place.rows("lock-0").len() == 1);
+    place.ms = 10_001;
+    place.commit();
+    let rows = place.page(&Query::default()).rows;
+    assert!(rows.iter().all(|(row, _)| row.end.is_none()));
+}
+
+#[test]
+fn pages_join_without_a_row_lost_or_told_twice() {
+    let mut place = Place::new();
+    for round in 0..50 {
+        place.ms = round;
+        place.acquire("a", "x");
+        place.acquire(&format!("b-{round}"), "x");
+    }
+    place.commit();
+    for lock in [None, Some("a".to_owned())] {
+        let mut query = Query {
+            lock,
+            ..Query::default()
+        };
+        let all = place.page(&query).rows;
+        let mut joined = Vec::new();
+        loop {
+            let page = place.reader.page(&query, 7).unwrap();
+            joined.extend(page.rows);
+            query.after = page.next;
+            if query.after.is_none() {
+                break;
+            }
+        }
+        assert!(joined == all, "{} {}", joined.len(), all.len());
+    }
+    let since = Query {
+        since_ms: Some(BEGINNING + 48),
+        until_ms: Some(BEGINNING + 48),
+        lock: Some("a".into()),
+        ..Query::default()
+    };
+    let tokens: Vec<u64> = place
+        .page(&since)
+        .rows
+        .iter()
+        .map(|(row, _)| row.token)
+        .collect();
+    assert_eq!(tokens, [97, 95]);
+}
+
+/// The cost of a lock's history must not grow with what other locks did. The control is a small history in the same run.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
+fn the_history_of_a_lock_costs_the_same_beside_many_others() {
+    let time = |others: u32| {
+        let mut place = Place::new();
+        place.acquire("mine", "x");
+        place.acquire("mine", "x");
+        for other in 0..others {
+            let lock = format!("other-{}", other % 1_000);
+            place.acquire(&lock, "y");
+            if other % 5_000 == 0 {
+                place.commit();
+            }
+        }
+        place.commit();
+        let query = Query {
+            lock: Some("mine".into()),
+            token: Some(1),
+            ..Query::default()
+        };
+        (0..20)
+            .map(|_| {
+                let begun = Instant::now();
+                assert_eq!(place.page(&query).rows.len(), 1);
+                begun.elapsed()
+            })
+            .min()
+            .unwrap()
+    };
+    let (few, many) = (time(1_000), time(50_000));
+    assert!(
+        many < few * 20 + Duration::from_millis(1),
+        "{few:?} {many:?}"
+    );
+}

@@ -1,0 +1,290 @@
+//! The loop, step by step, with a clock and a log made of numbers.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use palisade_core::{Acquire, ClientId, Delays, LockName, Outcome, Ttl, Under};
+
+use super::*;
+
+/// A caller, by the number of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Caller(u32);
+
+impl Address for Caller {
+    fn session(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_gone(&self) -> bool {
+        true
+    }
+}
+
+/// A stepper that has everything in memory.
+struct Stepper {
+    round: Round<Caller>,
+    clock: Cell<Timestamp>,
+    inputs: VecDeque<Input<Caller>>,
+    keys: u128,
+    /// The bytes of each batch, the answers, and the instants of the events.
+    log: Vec<usize>,
+    answers: Vec<(u32, Answer)>,
+    events: Vec<Timestamp>,
+}
+
+impl Inbox<Caller> for Stepper {
+    fn next(&mut self, _: &Orderer<Caller>) -> Option<Input<Caller>> {
+        self.inputs.pop_front()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.get()
+    }
+
+    fn key(&mut self) -> LeaseKey {
+        self.keys += 1;
+        LeaseKey::from_bytes(self.keys.to_be_bytes())
+    }
+}
+
+fn ms(millis: u64) -> Span {
+    Span::from_millis(millis)
+}
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+impl Stepper {
+    fn new(manual_clock: bool) -> Stepper {
+        let mut stepper = Stepper {
+            round: Round::new(Machine::new(1), manual_clock),
+            clock: Cell::new(at(0)),
+            inputs: VecDeque::new(),
+            keys: 0,
+            log: Vec::new(),
+            answers: Vec::new(),
+            events: Vec::new(),
+        };
+        let first = vec![Command::Configure(palisade_core::Limits::DEFAULT)];
+        stepper.round.open(at(0), WallTime::default(), first);
+        stepper.write();
+        stepper
+    }
+
+    fn ask(&mut self, number: u32, request: Request) {
+        let input = Input::Ask(request.into(), Caller(number));
+        self.inputs.push_back(input);
+    }
+
+    fn begin(&mut self) {
+        let now = Moment {
+            at: self.clock.get(),
+            wall: WallTime::default(),
+            worked: Span::ZERO,
+        };
+        self.round.begin(now, Ok(()), Writable::default());
+    }
+
+    fn fill(&mut self) {
+        let mut round = mem::replace(&mut self.round, Round::new(Machine::new(0), true));
+        round.fill(self);
+        self.round = round;
+    }
+
+    fn write(&mut self) {
+        if let Write::Entry(entry) = self.round.write() {
+            self.log.push(entry.len());
+        }
+        let Released { answers, events } = self.round.written();
+        self.events.extend(events.map(|event| event.at));
+        let answers = answers.map(|(to, answer)| (to.0, answer));
+        self.answers.extend(answers);
+    }
+
+    /// Takes everything in that is there, and returns what the loop does then.
+    fn work(&mut self) -> Rest {
+        if matches!(self.round.phase, Phase::Asleep { .. }) {
+            let _ = self.round.woke(self.clock.get(), true, Span::ZERO);
+        }
+        loop {
+            let rest = self.round.rest(self.clock.get());
+            match rest {
+                Rest::Sleep(_) if self.inputs.is_empty() => return rest,
+                Rest::Sleep(_) => {
+                    let _ = self.round.woke(self.clock.get(), true, Span::ZERO);
+                }
+                Rest::GoOn(advance) => self.clock.set(self.clock.get().after(advance)),
+                Rest::Over => return rest,
+            }
+            self.begin();
+            self.fill();
+            self.write();
+        }
+    }
+}
+
+fn wish(lock: &str, client: &str, ttl: Ttl, wait: Option<Span>) -> Request {
+    let (lock, client) = (LockName::new(lock).unwrap(), ClientId::new(client).unwrap());
+    let request = wait.map(|_| RequestId::from_bytes([client.len() as u8; 16]));
+    Request::Acquire(Acquire {
+        wait,
+        delays: Delays::NONE,
+        ..Acquire::new(lock, client, Under::new(ttl), request)
+    })
+}
+
+#[test]
+fn it_sleeps_until_something_is_due_and_at_most_for_a_heartbeat() {
+    let mut stepper = Stepper::new(false);
+    assert_eq!(stepper.work(), Rest::Sleep(ms(100)));
+    stepper.ask(1, wish("a", "c", Ttl::from_millis(5_000).unwrap(), None));
+    assert_eq!(stepper.work(), Rest::Sleep(ms(100)), "due in five seconds");
+    for (now, planned) in [(4_950, 46), (5_000, 0), (5_010, 0)] {
+        stepper.round.woke(at(now), false, Span::ZERO);
+        let Rest::Sleep(sleeps) = stepper.round.rest(at(now)) else {
+            panic!("there is nothing else to do");
+        };
+        assert!(sleeps <= ms(planned), "{now}: {sleeps:?}");
+    }
+}
+
+#[test]
+fn it_is_quiet_when_it_has_slept_in_vain_twice() {
+    let mut stepper = Stepper::new(false);
+    let mut sleep = |arrived| {
+        assert!(matches!(stepper.round.rest(at(0)), Rest::Sleep(_)));
+        stepper.round.woke(at(0), arrived, Span::ZERO)
+    };
+    let quiet = [false, false, true, false, false].map(&mut sleep);
+    assert_eq!(quiet, [false, true, false, false, true]);
+}
+
+/// The batch is over when it is full: the rest goes into the next ones, without a sleep between them.
+#[test]
+fn what_does_not_fit_into_a_batch_goes_into_the_next_one() {
+    let mut stepper = Stepper::new(false);
+    stepper.round = stepper.round.with_batches_of(64);
+    for number in 0..20 {
+        stepper.ask(number, wish(&format!("lock-{number}"), "c", Ttl::MAX, None));
+    }
+    let before = stepper.log.len();
+    stepper.work();
+    assert!(stepper.log.len() > before + 5, "{:?}", stepper.log);
+    let order: Vec<u32> = stepper.answers.iter().map(|(to, _)| *to).collect();
+    assert_eq!(order, Vec::from_iter(0..20));
+}
+
+/// Everything between two instants of a manual clock happens in its order: the lease that ends first frees its lock first.
+#[test]
+fn a_manual_clock_stops_wherever_something_is_due() {
+    let mut stepper = Stepper::new(true);
+    for (number, ttl) in [(1, 3_000), (2, 1_000), (3, 2_000)] {
+        let ttl = Ttl::from_millis(ttl).unwrap();
+        stepper.ask(number, wish(&format!("lock-{number}"), "c", ttl, None));
+    }
+    stepper.work();
+    stepper.answers.clear();
+    stepper.events.clear();
+    stepper.ask(4, Request::Advance(ms(10_000)));
+    stepper.ask(5, Request::Status);
+    // Waiting does not move it.
+    assert_eq!(stepper.work(), Rest::Sleep(ms(100)));
+    assert_eq!(stepper.clock.get(), at(10_000));
+    assert_eq!(stepper.events, [at(1_000), at(2_000), at(3_000)]);
+    let [
+        (4, Answer::Clock(shows)),
+        (5, Answer::Status(crate::Status { locks: 0, .. })),
+    ] = &stepper.answers[..]
+    else {
+        panic!("{:?}", stepper.answers);
+    };
+    assert_eq!(*shows, ms(10_000));
+}
+
+#[test]
+fn a_clock_that_the_log_left_on_its_way_is_of_unknown_outcome() {
+    let mut stepper = Stepper::new(true);
+    stepper.ask(1, Request::Advance(ms(10)));
+    let _ = stepper.round.rest(at(0));
+    let _ = stepper.round.woke(at(0), true, Span::ZERO);
+    stepper.begin();
+    stepper.fill();
+    let answers: Vec<_> = stepper.round.failed().collect();
+    assert!(matches!(
+        answers[..],
+        [(Caller(1), Answer::Failed(Failure::UnknownOutcome(_)))]
+    ));
+}
+
+/// A planned stop answers what has arrived, records what is owed, and the time.
+#[test]
+fn a_stop_ends_after_everything_that_has_arrived() {
+    let mut stepper = Stepper::new(false);
+    stepper.ask(1, wish("a", "c", Ttl::MAX, None));
+    stepper.inputs.push_back(Input::Stop);
+    stepper.ask(2, Request::Status);
+    assert!(!stepper.round.is_stopping());
+    stepper.clock.set(at(7));
+    let before = stepper.log.len();
+    assert_eq!(stepper.work(), Rest::Over);
+    assert!(stepper.round.is_stopping());
+    assert_eq!(stepper.answers.len(), 2);
+    assert_eq!(stepper.log.len(), before + 1, "its grant has the time");
+    assert_eq!(stepper.round.stopped().count(), 0);
+}
+
+/// Many waiting requests give up their turn in several batches; the last one says that it is done.
+#[test]
+fn a_drain_goes_on_until_nobody_waits() {
+    let mut stepper = Stepper::new(false);
+    stepper.ask(0, wish("a", "holder", Ttl::MAX, None));
+    for number in 1..=20 {
+        let client = "c".repeat(number);
+        let wait = Some(ms(60_000));
+        stepper.ask(number as u32, wish("a", &client, Ttl::MAX, wait));
+    }
+    stepper.work();
+    stepper.answers.clear();
+    stepper.round = stepper.round.with_batches_of(64);
+    stepper.inputs.push_back(Input::Drain);
+    let _ = stepper.round.woke(at(0), true, Span::ZERO);
+    let mut batches = 0;
+    loop {
+        stepper.begin();
+        stepper.fill();
+        stepper.write();
+        batches += 1;
+        if !stepper.round.is_draining() {
+            break;
+        }
+        assert_eq!(stepper.round.rest(at(0)), Rest::GoOn(Span::ZERO));
+    }
+    assert!(batches > 3, "{batches}");
+    assert_eq!(stepper.answers.len(), 20);
+    let granted = |answer: &Answer| matches!(answer, Answer::Outcome(Outcome::Granted(_)));
+    assert!(!stepper.answers.iter().any(|(_, answer)| granted(answer)));
+}
+
+#[test]
+#[should_panic(expected = "no batch has begun")]
+fn nothing_is_taken_in_before_a_batch_has_begun() {
+    Stepper::new(false).fill();
+}
+
+#[test]
+#[should_panic(expected = "the batch before is not over")]
+fn a_batch_does_not_begin_before_the_last_one_is_over() {
+    let mut stepper = Stepper::new(false);
+    stepper.begin();
+    stepper.begin();
+}
+
+#[test]
+#[should_panic(expected = "the batch before is not over")]
+fn a_batch_does_not_begin_while_it_sleeps() {
+    let mut stepper = Stepper::new(false);
+    let _ = stepper.round.rest(at(0));
+    stepper.begin();
+}

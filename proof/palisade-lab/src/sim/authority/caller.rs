@@ -1,0 +1,66 @@
+//! Callers, the messages that reach the process, and the meaning of names.
+
+use palisade_core::{Acquire, LockMode, Token};
+use palisade_pipeline::Request;
+use palisade_pipeline::orderer::Address;
+
+use crate::sim::locks::Locks;
+
+/// The destination of an answer: the client, its connection, and its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplyTo {
+    pub(crate) client: u8,
+    pub(crate) incarnation: u32,
+    pub(crate) operation: u32,
+}
+
+/// A message that reached the process.
+pub(crate) enum Incoming {
+    Ask(ReplyTo, Request),
+    Hangup(u8, u32),
+    /// A planned stop: first the waits end,
+    Drain,
+    /// then the process does.
+    Stop,
+}
+
+/// The destination of an answer, and the grant that its request renews.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    pub(super) to: ReplyTo,
+    pub(super) renews: Option<Token>,
+    /// The semaphore that its request changes, and how many permits that gets.
+    pub(super) resizes: Option<(u8, u8)>,
+}
+
+impl Address for Caller {
+    fn session(&self) -> Option<u64> {
+        Some(session(self.to.client, self.to.incarnation))
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// The number of a client's connection.
+pub(super) fn session(client: u8, incarnation: u32) -> u64 {
+    u64::from(client) << 32 | u64::from(incarnation)
+}
+
+/// The number in a name: its last digit.
+pub(crate) fn index(name: &str) -> u8 {
+    name.bytes()
+        .next_back()
+        .map_or(0, |digit| digit.wrapping_sub(b'0'))
+}
+
+/// The locks that a request is for.
+pub(crate) fn locks_of<K, R>(acquire: &Acquire<K, R>) -> Locks {
+    acquire.locks().map(|lock| index(lock)).collect()
+}
+
+/// How many permits a request wants of a semaphore.
+pub(crate) fn wanted(mode: LockMode) -> u8 {
+    mode.permits().map_or(0, |permits| permits.wanted() as u8)
+}

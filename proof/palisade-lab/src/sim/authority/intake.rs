@@ -1,0 +1,158 @@
+//! Messages on their way into the loop. Between two of them the follower reports what the last one did, and mutants put their
+//! own before the next.
+
+use std::collections::VecDeque;
+
+use palisade_core::{LeaseKey, Span, Timestamp};
+use palisade_pipeline::Request;
+use palisade_pipeline::orderer::Orderer;
+use palisade_pipeline::round::{Inbox, Input};
+
+use super::caller::{Caller, Incoming, ReplyTo, index, session};
+use super::follower::{CallerAndWait, Follower};
+use super::queues::{in_turn, overtaken};
+use super::{Lab, seams};
+use crate::sim::fact::Fact;
+use crate::sim::mutants::Mutant;
+
+/// The operation of a request that the lab itself makes: no client waits for its answer.
+const NOBODYS: u32 = u32::MAX;
+
+/// The lab's own inputs that come before a message.
+#[derive(Default)]
+pub(super) struct Coming {
+    inputs: VecDeque<Input<Caller>>,
+    /// Those for the next message are known.
+    known: bool,
+}
+
+/// The messages that have reached the process.
+pub(super) struct Intake<'a> {
+    pub(super) lab: &'a mut Lab,
+    pub(super) follower: &'a mut Follower,
+    pub(super) inbox: &'a mut VecDeque<Incoming>,
+    pub(super) coming: &'a mut Coming,
+    pub(super) now: Timestamp,
+    /// The secret for the lab's own request.
+    pub(super) own_key: Option<LeaseKey>,
+    /// The caller of the last input, for the follower.
+    pub(super) asked: Option<CallerAndWait>,
+    /// Waits are being ended for a stop.
+    pub(super) drains: bool,
+}
+
+impl Inbox<Caller> for Intake<'_> {
+    fn next(&mut self, so_far: &Orderer<Caller>) -> Option<Input<Caller>> {
+        self.report(so_far);
+        loop {
+            if let Some(own) = self.coming.inputs.pop_front() {
+                self.lab.own_requests += 1;
+                let key = u128::from(self.lab.own_requests);
+                self.own_key = Some(LeaseKey::from_bytes(key.to_be_bytes()));
+                return Some(own);
+            }
+            let next = self.inbox.front()?;
+            if let Incoming::Ask(to, request) = next
+                && !std::mem::replace(&mut self.coming.known, true)
+            {
+                self.coming.inputs = before(self.lab, self.follower, *to, request, so_far);
+                continue;
+            }
+            self.coming.known = false;
+            match self.inbox.pop_front()? {
+                Incoming::Ask(to, request) => return Some(self.ask(to, request, so_far)),
+                Incoming::Hangup(client, incarnation) => {
+                    let gone = self.follower.hang_up(client, incarnation).into_iter();
+                    let gone = gone.map(|request| Fact::Gone { request });
+                    self.lab.facts.extend(gone);
+                    if self.lab.mutant != Some(Mutant::WaiterUnchecked) {
+                        return Some(Input::Hangup(session(client, incarnation)));
+                    }
+                }
+                Incoming::Drain => {
+                    self.lab.facts.push(Fact::Stopping { begins: true });
+                    self.drains = true;
+                    if self.lab.mutant != Some(Mutant::StopOneByOne) {
+                        return Some(Input::Drain);
+                    }
+                    let sessions = in_turn(so_far.machine(), self.follower, &mut self.lab.ids);
+                    let hangups = sessions.into_iter().map(Input::Hangup);
+                    self.coming.inputs.extend(hangups);
+                }
+                Incoming::Stop => return Some(Input::Stop),
+            }
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    fn key(&mut self) -> LeaseKey {
+        let own = self.own_key.take();
+        own.unwrap_or_else(|| LeaseKey::from_bytes(self.lab.rng.bytes()))
+    }
+}
+
+impl Intake<'_> {
+    /// Reports the commands that are new in the batch.
+    pub(super) fn report(&mut self, so_far: &Orderer<Caller>) {
+        let (ids, facts) = (&mut self.lab.ids, &mut self.lab.facts);
+        self.follower.follow(so_far, self.asked.take(), ids, facts);
+        self.own_key = None;
+        if self.drains && self.coming.inputs.is_empty() {
+            self.drains = false;
+            facts.push(Fact::Stopping { begins: false });
+        }
+    }
+
+    fn ask(&mut self, to: ReplyTo, request: Request, so_far: &Orderer<Caller>) -> Input<Caller> {
+        let wanted = match &request {
+            Request::Acquire(wish) => wish.wait.map_or(0, Span::as_nanos),
+            _ => 0,
+        };
+        let caller = Caller {
+            to,
+            renews: match &request {
+                Request::Renew { grant, .. } => grant.token,
+                _ => None,
+            },
+            resizes: match &request {
+                Request::Resize { lock, permits } => Some((index(lock), *permits as u8)),
+                _ => None,
+            },
+        };
+        let lab = &mut *self.lab;
+        lab.facts.extend(seams::taken(&request, &mut lab.ids));
+        let (machine, at) = (so_far.machine(), so_far.now());
+        let request = seams::inward(request, lab.mutant, machine, at, &mut lab.ids);
+        self.asked = Some((to, wanted));
+        Input::Ask(request.into(), caller)
+    }
+}
+
+/// The lab's own inputs before a request.
+fn before(
+    lab: &mut Lab,
+    follower: &Follower,
+    to: ReplyTo,
+    request: &Request,
+    so_far: &Orderer<Caller>,
+) -> VecDeque<Input<Caller>> {
+    let machine = so_far.machine();
+    let sessions = lab
+        .mutant
+        .map(|mutant| overtaken(mutant, machine, follower, request, &mut lab.ids));
+    let sessions = sessions.into_iter().flatten().map(Input::Hangup);
+    let nobody = Caller {
+        to: ReplyTo {
+            operation: NOBODYS,
+            ..to
+        },
+        renews: None,
+        resizes: None,
+    };
+    let own = seams::first(request, lab.mutant, machine, so_far.now());
+    let own = own.into_iter().map(|asked| Input::Ask(asked, nobody));
+    sessions.chain(own).collect()
+}
