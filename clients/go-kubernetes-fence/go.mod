@@ -7,7 +7,7 @@ require (
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (

@@ -6,8 +6,8 @@ go 1.26.0
 require (
 	k8s.io/api v0.37.2
 	k8s.io/client-go v0.37.2
-	palisade.example/palisade v0.0.0
-	palisade.example/palisade/palisadek8s v0.0.0
+	palisade.example/palisade v0.1.0
+	palisade.example/palisade/palisadek8s v0.1.0
 	sigs.k8s.io/controller-runtime v0.25.2
 )
 

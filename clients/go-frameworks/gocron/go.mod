@@ -5,7 +5,7 @@ go 1.26
 require (
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/google/uuid v1.6.0
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (

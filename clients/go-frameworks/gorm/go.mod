@@ -6,7 +6,7 @@ go 1.26
 require (
 	gorm.io/driver/postgres v1.6.0
 	gorm.io/gorm v1.31.2
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (

@@ -4,7 +4,7 @@ go 1.26
 
 require (
 	github.com/jackc/pgx/v5 v5.13.0
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (

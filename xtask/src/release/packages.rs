@@ -28,8 +28,29 @@ pub(super) const PACKAGES: &[Package] = &[
     of(Kind::Python, "clients/python", "palisade-client"),
     of(Kind::Npm, "clients/typescript", "palisade-client"),
     of(Kind::Go, "clients/go", "palisade.example/palisade"),
+    of(
+        Kind::Go,
+        "clients/go-frameworks/gocron",
+        "palisade.example/palisade/palisadegocron",
+    ),
+    of(
+        Kind::Go,
+        "clients/go-frameworks/kubernetes",
+        "palisade.example/palisade/palisadek8s",
+    ),
+    of(
+        Kind::Go,
+        "clients/go-frameworks/pgx",
+        "palisade.example/palisade/palisadepgx",
+    ),
+    of(
+        Kind::Go,
+        "clients/go-kubernetes-fence",
+        "palisade.example/palisade/kubefence",
+    ),
     of(Kind::Maven, "clients/java", "palisade-client"),
     of(Kind::Maven, "clients/java-shedlock", "palisade-shedlock"),
+    of(Kind::Maven, "clients/java-spring", "palisade-spring"),
 ];
 
 const fn of(kind: Kind, folder: &'static str, name: &'static str) -> Package {
