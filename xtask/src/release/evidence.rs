@@ -21,6 +21,15 @@ const MEASURED: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "docs/evidence/kubernetes.md",
+        "",
+        &[
+            "clients/go-kubernetes-fence/*.go",
+            "crates/palisade/src/cli/fence/k8s",
+            "crates/palisade/src/cli/fence/k8s.rs",
+        ],
+    ),
+    (
         "docs/evidence/frameworks.md",
         "| Python: ",
         &["clients/python/src"],
