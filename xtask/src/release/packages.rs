@@ -302,7 +302,7 @@ fn unlisted(file: &File) -> Option<String> {
     let excuse = match name {
         "pyproject.toml" => "Private :: Do Not Upload",
         "package.json" => "\"private\": true",
-        "go.mod" => "Nobody depends on this module",
+        "go.mod" => "// Not published: ",
         "pom.xml" => "<maven.deploy.skip>true</maven.deploy.skip>",
         _ => return None,
     };
