@@ -94,9 +94,10 @@ pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
 impl<'a> Take<'a> {
     /// Nothing may be left.
     pub(crate) fn end(self) -> Result<(), Malformed> {
-        match self.0.is_empty() {
-            true => Ok(()),
-            false => Err(Malformed("bytes are left over")),
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Malformed("bytes are left over"))
         }
     }
 
@@ -141,9 +142,10 @@ impl<'a> Take<'a> {
         &mut self,
         take: impl FnOnce(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Option<T>, Malformed> {
-        match self.flag()? {
-            true => take(self).map(Some),
-            false => Ok(None),
+        if self.flag()? {
+            take(self).map(Some)
+        } else {
+            Ok(None)
         }
     }
 

@@ -221,15 +221,15 @@ impl Machine {
 
     /// Until when a lock is closed at `now`, whether or not the end of its last grant was logged yet.
     pub(super) fn closed_then(&self, lock: LockSlot, now: Timestamp) -> Option<Timestamp> {
-        let until = match self.tables.is_exclusive(lock) {
-            false => self.tables.closed(lock),
-            true => {
-                let lease = self.tables.held_by_writer(lock).1;
-                match lease.is_expired(now) {
-                    true => self.closing_at(lock, Ending::Expired, lease.expires),
-                    false => None,
-                }
+        let until = if self.tables.is_exclusive(lock) {
+            let lease = self.tables.held_by_writer(lock).1;
+            if lease.is_expired(now) {
+                self.closing_at(lock, Ending::Expired, lease.expires)
+            } else {
+                None
             }
+        } else {
+            self.tables.closed(lock)
         };
         until.filter(|until| *until > now)
     }

@@ -51,9 +51,10 @@ impl GrantSlot {
 
     #[inline]
     pub(crate) fn at(self) -> At {
-        match self.0 & SHARE == 0 {
-            true => At::Lock(LockSlot::of(self.0)),
-            false => At::Share(ShareSlot::of(self.0 & !SHARE)),
+        if self.0 & SHARE == 0 {
+            At::Lock(LockSlot::of(self.0))
+        } else {
+            At::Share(ShareSlot::of(self.0 & !SHARE))
         }
     }
 

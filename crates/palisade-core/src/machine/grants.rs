@@ -190,9 +190,10 @@ impl Machine {
             return Machine::check_set(acquire);
         }
         // Readers and permits have no time after them: a phase ends with its last holder, and a slot is another's.
-        match acquire.mode == LockMode::Exclusive || acquire.delays.is_none() {
-            true => Ok(()),
-            false => Err(Invalid::DelaysOfShared),
+        if acquire.mode == LockMode::Exclusive || acquire.delays.is_none() {
+            Ok(())
+        } else {
+            Err(Invalid::DelaysOfShared)
         }
     }
 
@@ -457,12 +458,11 @@ impl Machine {
         let until = self.now.after(asked.span());
         // A renewal never shortens a lease: if its answer is lost, the holder still relies on its earlier time. So a
         // shorter time to live comes into force only when no more than that is left.
-        let (ttl, valid_for) = match until >= lease.expires {
-            true => {
-                lease.expires = until;
-                (asked, asked.span())
-            }
-            false => (before, left),
+        let (ttl, valid_for) = if until >= lease.expires {
+            lease.expires = until;
+            (asked, asked.span())
+        } else {
+            (before, left)
         };
         if ttl != before {
             self.tables.set_ttl(slot, ttl);
@@ -658,9 +658,10 @@ impl Machine {
                 if !is_meant(grant, lease, named) {
                     return Err(Missing::Gone);
                 }
-                match self.may_use(lease.client) {
-                    true => Ok(self.tables.grant_on(held)),
-                    false => Err(Missing::Anothers),
+                if self.may_use(lease.client) {
+                    Ok(self.tables.grant_on(held))
+                } else {
+                    Err(Missing::Anothers)
                 }
             }
             Standing::Shared(lock) => self.find_reader(lock, named, effects),

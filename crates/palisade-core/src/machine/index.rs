@@ -199,9 +199,10 @@ impl Part {
 
     /// How many entries it may contain before it grows.
     fn room(&self) -> usize {
-        match self.entries.is_empty() {
-            true => 0,
-            false => (1 << (u32::BITS - self.shift)) / 8 * 7,
+        if self.entries.is_empty() {
+            0
+        } else {
+            (1 << (u32::BITS - self.shift)) / 8 * 7
         }
     }
 

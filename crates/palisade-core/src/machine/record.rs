@@ -99,9 +99,10 @@ impl Owner {
             client.number() < NAMED,
             "a client has a number that is too high"
         );
-        match by.is_anonymous() {
-            true => Owner(client.number()),
-            false => Owner(client.number() | NAMED),
+        if by.is_anonymous() {
+            Owner(client.number())
+        } else {
+            Owner(client.number() | NAMED)
         }
     }
 

@@ -427,9 +427,10 @@ impl Machine {
             return Err(Corrupt("two leases have one token"));
         }
         let [before, next] = [before, next].map(|lock| &self.tables.locks[lock].name);
-        match before < next {
-            true => Ok(()),
-            false => Err(OUT_OF_ORDER),
+        if before < next {
+            Ok(())
+        } else {
+            Err(OUT_OF_ORDER)
         }
     }
 
@@ -507,9 +508,10 @@ impl Machine {
             Under::Existing { key: of, .. } if Some(of) == key => {}
             _ => return Err(Corrupt("an upgrade waits without a grant in mode update")),
         }
-        match self.tables.upgrade_waits(lock) {
-            false => Ok(()),
-            true => Err(Corrupt("two upgrades of one lock wait")),
+        if self.tables.upgrade_waits(lock) {
+            Err(Corrupt("two upgrades of one lock wait"))
+        } else {
+            Ok(())
         }
     }
 
@@ -578,9 +580,10 @@ fn check_part(last: &WaiterRecord, part: &WaiterRecord) -> Result<(), Corrupt> {
     if *part != expected || last.mode != part.mode || last.delays != part.delays {
         return Err(Corrupt("the parts of a set do not agree"));
     }
-    match last.lock < part.lock {
-        true => Ok(()),
-        false => Err(OUT_OF_ORDER),
+    if last.lock < part.lock {
+        Ok(())
+    } else {
+        Err(OUT_OF_ORDER)
     }
 }
 

@@ -114,9 +114,10 @@ impl Machine {
     #[cold]
     pub(super) fn check_set(acquire: &Acquire) -> Result<(), Invalid> {
         acquire.check_set()?;
-        match acquire.mode == LockMode::Exclusive && acquire.delays.is_none() {
-            true => Ok(()),
-            false => Err(Invalid::SetMode),
+        if acquire.mode == LockMode::Exclusive && acquire.delays.is_none() {
+            Ok(())
+        } else {
+            Err(Invalid::SetMode)
         }
     }
 
@@ -138,11 +139,12 @@ impl Machine {
             Err(invalid) => return Outcome::Invalid(invalid),
         };
         if let Some(own) = survey.own {
-            return match survey.repeats {
-                true => Outcome::Granted(self.granted(self.tables.grant_on(own), Span::ZERO)),
-                false => Outcome::Invalid(Invalid::SetPartlyHeld {
+            return if survey.repeats {
+                Outcome::Granted(self.granted(self.tables.grant_on(own), Span::ZERO))
+            } else {
+                Outcome::Invalid(Invalid::SetPartlyHeld {
                     lock: self.tables.locks[own].name.clone(),
-                }),
+                })
             };
         }
         match (survey.blocked, acquire.wait) {
@@ -276,9 +278,10 @@ impl Machine {
                 Some(lock) => lock,
                 None => self.tables.add_lock(name.clone(), last, self.wall),
             };
-            let (role, metadata) = match parts.is_empty() {
-                true => (Role::First, acquire.metadata.clone()),
-                false => (Role::Other, None),
+            let (role, metadata) = if parts.is_empty() {
+                (Role::First, acquire.metadata.clone())
+            } else {
+                (Role::Other, None)
             };
             let waiter = Waiter {
                 request,

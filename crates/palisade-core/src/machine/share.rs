@@ -311,9 +311,10 @@ impl Tables {
             grant, lock, slots, ..
         } = self.share(share);
         let lock = &self.locks[*lock];
-        let (token, reader) = match slots.is_empty() {
-            true => (lock.grant.token(), Some(GrantId(grant.token()))),
-            false => (grant.token(), None),
+        let (token, reader) = if slots.is_empty() {
+            (lock.grant.token(), Some(GrantId(grant.token())))
+        } else {
+            (grant.token(), None)
         };
         let named = Named {
             lock: &lock.name,

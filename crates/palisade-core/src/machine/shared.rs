@@ -349,9 +349,10 @@ impl Machine {
         if !is_meant(self.tables.grant_of_share(share), record, named) {
             return Err(Missing::Gone);
         }
-        match self.may_use(record.client) {
-            true => Ok(share.grant()),
-            false => Err(Missing::Anothers),
+        if self.may_use(record.client) {
+            Ok(share.grant())
+        } else {
+            Err(Missing::Anothers)
         }
     }
 

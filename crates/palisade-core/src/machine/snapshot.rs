@@ -268,9 +268,10 @@ impl Machine {
             key: self.tables.lease_of(slot).key,
             wall: grant.wall(),
             metadata: self.tables.metadata_of(slot).map(Box::from),
-            closing: match slot.is_share() {
-                true => Closing::NONE,
-                false => self.tables.closing(lock),
+            closing: if slot.is_share() {
+                Closing::NONE
+            } else {
+                self.tables.closing(lock)
             },
         }
     }

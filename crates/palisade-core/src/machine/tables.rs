@@ -158,9 +158,10 @@ impl Tables {
     /// The principal of a lease's or a waiter's owner.
     #[inline]
     pub(crate) fn principal_of(&self, owner: Owner) -> Principal {
-        match owner.is_named() {
-            true => self.clients[owner.slot()].by,
-            false => Principal::ANONYMOUS,
+        if owner.is_named() {
+            self.clients[owner.slot()].by
+        } else {
+            Principal::ANONYMOUS
         }
     }
 

@@ -147,9 +147,10 @@ impl Machine {
 
     /// The refusal for a lease that has a lock as a reader and asks for it in another mode.
     pub(super) fn other_mode(&self, share: ShareSlot) -> Invalid {
-        match self.tables.is_update(share) {
-            true => Invalid::UpdateHeld,
-            false => Invalid::Upgrade,
+        if self.tables.is_update(share) {
+            Invalid::UpdateHeld
+        } else {
+            Invalid::Upgrade
         }
     }
 }

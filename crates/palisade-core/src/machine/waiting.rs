@@ -145,9 +145,10 @@ impl Machine {
                 orphan, mode, role, ..
             } = self.tables.waiters[first];
             if role != Role::Alone {
-                match self.wake_set(Some(lock), first, last, effects) {
-                    true => continue,
-                    false => return,
+                if self.wake_set(Some(lock), first, last, effects) {
+                    continue;
+                } else {
+                    return;
                 }
             }
             // An upgrade ends with the grant that it is for.
@@ -319,9 +320,10 @@ impl Machine {
     /// or set that the lock is reserved for, which holds nothing.
     pub(super) fn ahead_on(&self, lock: LockSlot) -> Outcome {
         if let Some(oldest) = self.tables.oldest_reader(lock) {
-            let other = match self.tables.upgrade_waits(lock) {
-                true => self.tables.ahead_of_upgrade(lock),
-                false => None,
+            let other = if self.tables.upgrade_waits(lock) {
+                self.tables.ahead_of_upgrade(lock)
+            } else {
+                None
             };
             let reader = other.unwrap_or(oldest);
             return Outcome::Held(self.holder_by(reader.grant()));

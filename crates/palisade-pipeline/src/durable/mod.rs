@@ -131,12 +131,11 @@ impl Authority {
 /// [`Error`], with a message that names the obstacle. No request was accepted.
 pub fn open(dir: &Path, settings: &Settings) -> Result<Authority, Error> {
     let opened = Wal::open_or_create(dir, &CreateOptions::default(), &settings.log)?;
-    let (signs, seen) = match settings.manual_clock {
-        false => SignOfLife::begin(dir).unzip(),
-        true => {
-            SignOfLife::forget(dir);
-            (None, None)
-        }
+    let (signs, seen) = if settings.manual_clock {
+        SignOfLife::forget(dir);
+        (None, None)
+    } else {
+        SignOfLife::begin(dir).unzip()
     };
     start_on(opened, settings, signs, seen.flatten())
 }

@@ -86,9 +86,10 @@ impl Stepper {
             wall: WallTime::default(),
             worked: Span::ZERO,
         };
-        let room = match self.full {
-            false => Ok(()),
-            true => Err("the disk is full".to_owned()),
+        let room = if self.full {
+            Err("the disk is full".to_owned())
+        } else {
+            Ok(())
         };
         self.round.begin(now, room, Writable::default());
     }

@@ -153,9 +153,10 @@ impl Authority {
             _ => machine,
         };
         let mut process = Process::new(machine, wal, (now, local), self.lab.mutant);
-        let mut first = match returning && led {
-            true => take_over(Limits::DEFAULT),
-            false => first_commands(returning.then_some(returns), Limits::DEFAULT),
+        let mut first = if returning && led {
+            take_over(Limits::DEFAULT)
+        } else {
+            first_commands(returning.then_some(returns), Limits::DEFAULT)
         };
         if self.lab.mutant == Some(Mutant::NoGrace) {
             first.retain(|command| !matches!(command, Command::Grace(_)));
@@ -219,9 +220,10 @@ impl Authority {
         let at = process.round.orderer().now().max(now);
         let away = process.absence(at);
         let was_full = !process.round.orderer().takes_commands();
-        let away = match was_full {
-            true => Some(Away::Paused(at.since(process.had_room))),
-            false => away,
+        let away = if was_full {
+            Some(Away::Paused(at.since(process.had_room)))
+        } else {
+            away
         };
         let busy = process.report_busy();
         let worked = process.used;
