@@ -97,7 +97,10 @@ async fn a_report_is_kept_with_the_grant_that_it_is_of() {
     );
     let counts = &server.get("/v1/status").await.json()["counts"];
     assert_eq!(
-        (&counts["rejections_reported"], &counts["rejections_unknown"]),
+        (
+            &counts["rejections_reported"],
+            &counts["rejections_unknown"]
+        ),
         (&json!(2), &json!(4))
     );
     for (name, count) in [("reported", "2"), ("unknown", "4")] {
