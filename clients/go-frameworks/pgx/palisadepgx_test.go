@@ -165,7 +165,7 @@ func worker(mode string) string {
 	if err != nil {
 		return err.Error()
 	}
-	lease, err := client.Lock(ctx, "orders", palisade.TTL(time.Second))
+	lease, err := client.Lock(ctx, "orders", palisade.TTL(2*time.Second))
 	if err != nil {
 		return err.Error()
 	}
@@ -279,7 +279,7 @@ func TestALeaseThatIsLostInATransaction(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		})
-	}, palisade.TTL(300*time.Millisecond))
+	}, palisade.TTL(3*time.Second))
 	if !errors.Is(err, palisade.ErrLost) {
 		t.Error(err)
 	}
