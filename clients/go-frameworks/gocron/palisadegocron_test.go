@@ -321,6 +321,18 @@ func TestARunIsSkippedWithoutAServerOrWithoutTheLock(t *testing.T) {
 	})
 	held.Release()
 	s.await(t, done)
+
+	stranger, err := palisade.New(palisade.Endpoints(testserver.ServeStrict(t).URL), palisade.BearerToken("wrong"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	refused := palisadegocron.NewLocker(stranger, 0)
+	s = mustSchedule(t, refused.Task(func(context.Context, *palisade.Lease) error { return nil }), gocron.WithDistributedLocker(refused))
+	s.await(t, func(err error) bool {
+		var told *palisade.Error
+		return errors.Is(err, palisade.ErrInvalid) && errors.As(err, &told) && told.Code == "unauthenticated"
+	})
 }
 
 // An Elector's errors reach no listener, so they are seen here.

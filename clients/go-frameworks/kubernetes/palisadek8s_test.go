@@ -428,6 +428,15 @@ func TestTheLocksErrors(t *testing.T) {
 	if err := newLock(t, client, "leader").Update(ctx, record); err == nil || !strings.Contains(err.Error(), "LeaseDuration") {
 		t.Error(err)
 	}
+	stranger, err := palisade.New(palisade.Endpoints(testserver.ServeStrict(t).URL), palisade.BearerToken("wrong"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	record.LeaseDurationSeconds = 3
+	if err := newLock(t, stranger, "leader").Update(ctx, record); !errors.Is(err, palisade.ErrInvalid) || apierrors.IsConflict(err) {
+		t.Error(err)
+	}
 	if _, err := palisadek8s.NewLock(client, "operator", ""); err == nil {
 		t.Error("an empty identity")
 	}

@@ -261,6 +261,12 @@ func TestWithoutAServerAndWithoutTheLockNothingIsWritten(t *testing.T) {
 	if err := client.With(ctx, "orders", writes, palisade.Wait(0)); !errors.Is(err, palisade.ErrHeld) {
 		t.Error(err)
 	}
+	stranger := newClient(t, palisade.Endpoints(testserver.ServeStrict(t).URL), palisade.BearerToken("wrong"))
+	var told *palisade.Error
+	err := stranger.With(ctx, "orders", writes)
+	if !errors.Is(err, palisade.ErrInvalid) || !errors.As(err, &told) || told.Code != "unauthenticated" {
+		t.Error(err)
+	}
 	mustBe(t, pool, 0)
 }
 
