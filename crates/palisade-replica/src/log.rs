@@ -160,6 +160,10 @@ impl Log {
     /// Forgets entries up to this one.
     pub(crate) fn purge(&mut self, to: LogId) {
         self.assert_sound();
+        self.forget(to);
+    }
+
+    fn forget(&mut self, to: LogId) {
         while let Some(first) = self.entries.front()
             && first.id.index <= to.index
         {
@@ -171,12 +175,15 @@ impl Log {
     /// A snapshot takes the place of everything up to `last`. Entries behind it stay if they follow it.
     pub(crate) fn install(&mut self, last: Option<LogId>) {
         let Some(last) = last else { return };
+        self.assert_sound();
         let follows = self.range(last.index..=last.index).any(|e| e.id == last);
         if !follows && self.purged < Some(last) {
             self.entries.clear();
         }
-        self.purge(last);
+        // In between, what was committed is in the snapshot alone.
+        self.forget(last);
         self.committed = self.committed.max(Some(last));
+        self.assert_sound();
     }
 
     #[cfg(test)]

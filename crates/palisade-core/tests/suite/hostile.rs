@@ -41,11 +41,11 @@ impl Draw {
     }
 
     fn key(&mut self) -> LeaseKey {
-        LeaseKey::from_bytes([self.below(6) as u8; 16])
+        LeaseKey::from_bytes([self.below(24) as u8; 16])
     }
 
     fn request(&mut self) -> RequestId {
-        RequestId::from_bytes([self.below(8) as u8; 16])
+        RequestId::from_bytes([self.below(250) as u8; 16])
     }
 
     fn token(&mut self, next: u64) -> Token {
@@ -59,7 +59,7 @@ impl Draw {
     }
 
     fn span(&mut self) -> Span {
-        Span::from_millis(self.one(&[0, 1, 400, 2_000, 100_000_000, u64::MAX / 2_000_000]))
+        Span::from_millis(self.one(&[0, 1, 400, 2_000, 2_000, 9_000, 100_000_000, u64::MAX / 2_000_000]))
     }
 
     fn grant(&mut self, next: u64) -> GrantRef {
@@ -71,7 +71,7 @@ impl Draw {
     }
 
     fn text(&mut self) -> Box<str> {
-        "t".repeat(self.one(&[0, 1, 300, 5_000])).into()
+        "t".repeat(self.one(&[0, 1, 1, 20, 200, 300, 5_000])).into()
     }
 
     fn mode(&mut self) -> LockMode {
@@ -86,8 +86,8 @@ impl Draw {
     }
 
     fn acquire(&mut self) -> Acquire {
-        let under = match self.below(2) {
-            0 => Under::New {
+        let under = match self.below(4) {
+            0..3 => Under::New {
                 key: self.key(),
                 ttl: self.ttl(),
             },
@@ -101,7 +101,7 @@ impl Draw {
             0 => self.below(12),
             _ => 0,
         };
-        let delays = Delays::new(self.one(&[0, 0, 300]), self.one(&[0, 0, 700]));
+        let delays = Delays::new(self.one(&[0, 0, 0, 0, 300]), self.one(&[0, 0, 0, 0, 700]));
         Acquire {
             also: (0..also).map(|_| self.lock()).collect(),
             mode: self.mode(),
@@ -184,7 +184,7 @@ fn nothing_that_a_caller_sends_reaches_an_assertion() {
         }
         let (mut now, mut effects) = (1_000_u64, Vec::new());
         for step in 0..1_500_u64 {
-            let passes = draw.one(&[0, 0, 1, 37, 700, 5_000]);
+            let passes = draw.one(&[0, 0, 0, 1, 1, 37, 200, 700, 5_000]);
             now += passes;
             // An instant that is before the last one counts as the last one.
             let back = draw.one(&[0, 0, 0, 900]);
