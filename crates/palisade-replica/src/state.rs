@@ -239,6 +239,24 @@ mod tests {
         state
     }
 
+    /// A member that was away has committed entries which it has not applied, and is sent a snapshot behind all of them. While
+    /// they are gone, what was committed is in the snapshot alone: no assertion may look then.
+    #[test]
+    fn a_snapshot_takes_the_place_of_committed_entries() {
+        let mut state = State::new(1, true);
+        for index in 0..10 {
+            state.log.record(entry(index)).unwrap();
+        }
+        state.log.record(Record::Committed(id(7))).unwrap();
+        state.log.install(Some(id(20)));
+        assert_eq!(state.log.committed(), Some(id(20)));
+        assert_eq!(state.log.last(), Some(id(20)));
+        // Behind it, the log goes on.
+        state.log.record(entry(21)).unwrap();
+        state.log.install(Some(id(20)));
+        assert_eq!(state.log.last(), Some(id(21)));
+    }
+
     /// A state that no records lead to, planted by hand, is met by an assertion before another entry is applied.
     #[test]
     fn the_next_record_meets_a_corruption() {

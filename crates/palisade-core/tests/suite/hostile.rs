@@ -59,7 +59,16 @@ impl Draw {
     }
 
     fn span(&mut self) -> Span {
-        Span::from_millis(self.one(&[0, 1, 400, 2_000, 2_000, 9_000, 100_000_000, u64::MAX / 2_000_000]))
+        Span::from_millis(self.one(&[
+            0,
+            1,
+            400,
+            2_000,
+            2_000,
+            9_000,
+            100_000_000,
+            u64::MAX / 2_000_000,
+        ]))
     }
 
     fn grant(&mut self, next: u64) -> GrantRef {
