@@ -102,7 +102,7 @@ def test_a_broken_lock_is_lost_and_says_so(served: Served) -> None:
         seen = list(itertools.islice(client.watch("orders", after=0), 2))
         assert [event.kind for event in seen] == ["granted", "revoked"]
         granted, revoked = (datetime.datetime.fromisoformat(str(event.time)[:-1] + "+00:00") for event in seen)
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
         assert granted <= revoked <= now + datetime.timedelta(seconds=1)
         assert now - granted < datetime.timedelta(hours=1)
 
