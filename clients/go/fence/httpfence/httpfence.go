@@ -68,9 +68,12 @@ func tell(request *http.Request, rejection *fence.Rejection) error {
 	if !presented {
 		return rejection
 	}
-	// Not the query, which may contain secrets.
-	path := request.URL.EscapedPath()
-	return fence.Tell(holder, path, request.Method+" "+path, rejection)
+	operation := request.Header.Get("X-Fencing-Operation")
+	if operation != "claim" {
+		// Not the query, which may contain secrets.
+		operation = request.Method + " " + request.URL.EscapedPath()
+	}
+	return fence.Tell(holder, request.URL.Host, operation, rejection)
 }
 
 // SetHeaders sets the headers of a holder, for a client that is not net/http.

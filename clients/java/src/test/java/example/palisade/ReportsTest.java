@@ -122,7 +122,7 @@ public final class ReportsTest {
                     }
                     // The same one is told once.
                     String rest = ", highest " + second.token() + ", times 1";
-                    assertEquals(Set.of("claim at total" + rest, "PUT /total at /total" + rest),
+                    assertEquals(Set.of("claim at total" + rest, "PUT /total at " + URI.create(url).getAuthority() + rest),
                             refused(server, one.lock(), first.token(), 2));
                     assertEquals(0, client.reportsDropped());
                     first.check();

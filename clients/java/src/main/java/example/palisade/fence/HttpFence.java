@@ -1,6 +1,7 @@
 package example.palisade.fence;
 
 import example.palisade.internal.Json;
+import java.net.URI;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.LinkedHashMap;
@@ -55,15 +56,18 @@ public final class HttpFence {
 
     /**
      * As {@link #check(int, String)}, and tells the holder of a refusal as stale: a lease's authority then shows it in its
-     * history, with the path of the request.
+     * history, with the host and port as the resource.
      */
     public static void check(HttpResponse<String> answer, Presenter holder) {
         try {
             check(answer.statusCode(), answer.body());
         } catch (StaleException late) {
+            HttpRequest asked = answer.request();
+            URI uri = asked.uri();
+            boolean claims = asked.headers().firstValue("X-Fencing-Operation").orElse("").equals("claim");
             // Not the query, which may contain secrets.
-            String path = answer.request().uri().getRawPath();
-            late.tell(holder, path, answer.request().method() + " " + path);
+            late.tell(holder, uri.getHost() + (uri.getPort() < 0 ? "" : ":" + uri.getPort()),
+                    claims ? "claim" : asked.method() + " " + uri.getRawPath());
             throw late;
         }
     }
