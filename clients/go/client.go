@@ -16,7 +16,8 @@ type Client struct {
 	patience  time.Duration
 	margin    time.Duration
 	// The host that a client runs on, for people. Each acquire adds random characters, which make its client id unique.
-	host string
+	host    string
+	reports *reporter
 
 	// Ends renewals and background work.
 	base context.Context
@@ -35,7 +36,7 @@ func (*noCopy) Unlock() {}
 
 // New makes a client. It sends nothing yet.
 func New(options ...Option) (*Client, error) {
-	s := settings{patience: defaultPatience}
+	s := settings{patience: defaultPatience, reports: true}
 	for _, option := range options {
 		if option == nil {
 			return nil, invalid("an option is nil: leave it out")
@@ -55,13 +56,14 @@ func New(options ...Option) (*Client, error) {
 		patience:  s.patience,
 		margin:    s.margin,
 		host:      hostName(),
+		reports:   &reporter{transport: transport, base: base, off: !s.reports, recent: map[reportKey]instant{}},
 		base:      base,
 		end:       end,
 	}, nil
 }
 
-// Close finishes giving up requests and locks in the background, at most for the client's patience, and then ends the
-// connections. Leases that are still held are no longer renewed: release them first.
+// Close finishes giving up requests and locks in the background, at most for the client's patience, and reports of refused
+// late writes, at most for a quarter of a second, and then ends the connections. Leases that are still held are no longer renewed: release them first.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -77,6 +79,7 @@ func (c *Client) Close() error {
 	case <-done:
 	case <-patience.C:
 	}
+	c.reports.close()
 	c.end()
 	c.transport.exchange.Reset()
 	return nil

@@ -33,6 +33,7 @@ type settings struct {
 	tlsFiles *tlsFiles
 	patience time.Duration
 	margin   time.Duration
+	reports  bool
 	exchange exchange.Exchange
 }
 
@@ -66,6 +67,10 @@ func Patience(d time.Duration) Option { return func(s *settings) { s.patience = 
 // Margin is subtracted from each deadline: the time to leave between a check and the effect of the next operation, 0 – 24
 // h. The default is 0.
 func Margin(d time.Duration) Option { return func(s *settings) { s.margin = d } }
+
+// ReportRefusals says whether the client tells the authority of late writes that a fence refused, as a line of `palisade
+// history`. It is done in the background, and no caller waits for it. The default is true.
+func ReportRefusals(on bool) Option { return func(s *settings) { s.reports = on } }
 
 // Through is for package palisadetest, whose servers are no programs: requests go to it, and options about addresses, tokens
 // and certificates have no effect.

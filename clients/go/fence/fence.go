@@ -130,6 +130,30 @@ var rejections = map[string]string{
 	"missing":         "there is nothing to change",
 }
 
+// A Late is a late write that a resource refused, because its token was stale.
+type Late struct {
+	// Lock is the name that the holder presented; "" if it presented none.
+	Lock     string
+	Resource string
+	// Operation is a word or two, without anything of the write's content.
+	Operation string
+	// Highest is the highest token that the resource had seen.
+	Highest uint64
+}
+
+// Tell is for fences. If err is ErrStale and the holder has a method Refused(Late), as a lease has, it calls that: the lease's
+// authority is told in the background. It returns err.
+func Tell(holder Holder, resource, operation string, err error) error {
+	rejection := (*Rejection)(nil)
+	if err == nil || !errors.As(err, &rejection) || rejection.Code != "stale" {
+		return err
+	}
+	if told, ok := holder.(interface{ Refused(Late) }); ok {
+		told.Refused(Late{Lock: holder.Name(), Resource: resource, Operation: operation, Highest: rejection.Highest})
+	}
+	return err
+}
+
 // CheckToken refuses numbers that are not fencing tokens.
 func CheckToken(token uint64) error {
 	if token < 1 || token > MaxToken {

@@ -41,6 +41,17 @@ const (
 	KindWrite
 )
 
+// String is claim, read or write.
+func (k Kind) String() string {
+	switch k {
+	case KindClaim:
+		return "claim"
+	case KindRead:
+		return "read"
+	}
+	return "write"
+}
+
 // An Operation is presented with a token.
 type Operation struct {
 	Kind Kind

@@ -14,10 +14,12 @@
 package kubefence
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -99,7 +101,27 @@ func (c checked) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	return c.next.RoundTrip(request)
+	answer, err := c.next.RoundTrip(request)
+	if err == nil && answer.StatusCode == http.StatusForbidden {
+		c.tell(request, answer)
+	}
+	return answer, err
+}
+
+// tell tells the lease's authority of a refusal as stale. client-go reads such an answer as a whole, too.
+func (c checked) tell(request *http.Request, answer *http.Response) {
+	head, err := io.ReadAll(io.LimitReader(answer.Body, maxStatusBytes))
+	answer.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(head), answer.Body), answer.Body}
+	if err != nil {
+		return // A broken body breaks again for its reader.
+	}
+	if found := refused.FindStringSubmatch(string(head)); found != nil {
+		path := request.URL.EscapedPath()
+		_ = fence.Tell(c.holder, path, request.Method+" "+path, rejection(found[1], found[2]))
+	}
 }
 
 // WrappedRoundTripper lets client-go find the transport below.
@@ -168,6 +190,8 @@ func Stamp(object metav1.Object, holder fence.Holder) error {
 	return nil
 }
 
+const maxStatusBytes = 64 << 10
+
 // The policy's messages begin with the code, and contain numbers and names in this order.
 var refused = regexp.MustCompile(`denied request: palisade (stale|tokenless|jump|wrong_authority|wrong_lock): (.*)`)
 
@@ -184,7 +208,10 @@ func Rejection(err error) error {
 	if found == nil {
 		return nil
 	}
-	code, said := found[1], found[2]
+	return rejection(found[1], found[2])
+}
+
+func rejection(code, said string) *fence.Rejection {
 	var numbers [3]uint64
 	for at, digits := range number.FindAllString(said, len(numbers)) {
 		numbers[at], _ = strconv.ParseUint(digits, 10, 64)

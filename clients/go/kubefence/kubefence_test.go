@@ -191,6 +191,30 @@ func TestARefusalIsClientGosOwnErrorAndHasItsReason(t *testing.T) {
 	}
 }
 
+// A listener keeps what a lease would tell its authority.
+type listener struct {
+	fence.Pass
+	told []fence.Late
+}
+
+func (l *listener) Refused(late fence.Late) { l.told = append(l.told, late) }
+
+func TestAHolderIsToldOfItsLateRequests(t *testing.T) {
+	s, l := serve(t, account), &listener{Pass: fence.NewPass(5, "authority-1", "shop")}
+	maps := client(t, &rest.Config{Host: s.URL}, l).CoreV1().ConfigMaps("shop")
+	for _, refusal := range []string{"palisade stale: token 5 is below 6: a newer holder", "palisade tokenless: token 6", "no policy of ours"} {
+		s.refusal = refusal
+		err := maps.Delete(t.Context(), "web", metav1.DeleteOptions{})
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), refusal) {
+			t.Errorf("%s: %v", refusal, err)
+		}
+	}
+	path := "/api/v1/namespaces/shop/configmaps/web"
+	if want := (fence.Late{Lock: "shop", Resource: path, Operation: "DELETE " + path, Highest: 6}); len(l.told) != 1 || l.told[0] != want {
+		t.Errorf("%+v", l.told)
+	}
+}
+
 func TestAHolderThatLostItsLeaseSendsNothing(t *testing.T) {
 	s, authority := serve(t, account), palisadetest.NewServer()
 	locks, err := authority.Client()

@@ -465,3 +465,26 @@ func TestMistakesAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// A listener keeps what a lease would tell its authority.
+type listener struct {
+	fence.Pass
+	told []fence.Late
+}
+
+func (l *listener) Refused(late fence.Late) { l.told = append(l.told, late) }
+
+func TestAHolderIsToldOfItsLateWrites(t *testing.T) {
+	pool := newPool(t, newShop(t))
+	nothing := func(pgx.Tx) error { return nil }
+	if err := palisadepgx.Transact(ctx, pool, "b", fence.Token(8), nothing); err != nil {
+		t.Fatal(err)
+	}
+	l := &listener{Pass: fence.NewPass(7, "one", "orders")}
+	if err := palisadepgx.TransactAll(ctx, pool, map[string]fence.Holder{"a": l, "b": l}, nothing); !errors.Is(err, fence.ErrStale) {
+		t.Fatal(err)
+	}
+	if want := (fence.Late{Lock: "orders", Resource: "b", Operation: "claim", Highest: 8}); len(l.told) != 1 || l.told[0] != want {
+		t.Errorf("%+v", l.told)
+	}
+}

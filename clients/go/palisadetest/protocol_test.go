@@ -34,6 +34,7 @@ var (
 		"authority":   regexp.MustCompile(`^[0-9a-f]{32}$`),
 		"incarnation": regexp.MustCompile(`^[0-9a-f]{32}$`),
 		"acquired_at": regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`),
+		"time":        regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`),
 		"version":     regexp.MustCompile(`.`),
 		// For people.
 		"message": regexp.MustCompile(`.`),

@@ -162,6 +162,8 @@ func (s *Server) answer(ctx context.Context, method, path, query string, text []
 		return s.proclaim(name, n)
 	case "locks break":
 		return s.breakLock(name, n.Token, b.Reason)
+	case "locks rejections":
+		return s.refusedLate(name, text)
 	case "locks permits":
 		l := s.lock(name)
 		if l.of == 0 {
@@ -480,6 +482,23 @@ func (s *Server) breakLock(name string, number uint64, reason string) (int, fiel
 		return s.refused(&refusal{status: 409, code: "not_held", message: "nobody holds this lock"})
 	}
 	return s.refused(&refusal{status: 412, code: "stale", message: "the lock is held with another token", highest: holders[0].number})
+}
+
+// refusedLate takes a report of a late write, for a grant that there was.
+func (s *Server) refusedLate(name string, text []byte) (int, fields, error) {
+	var late struct {
+		Token    uint64 `json:"fencing_token"`
+		Resource string `json:"resource"`
+		Highest  uint64 `json:"highest"`
+	}
+	if json.Unmarshal(text, &late) != nil || late.Token == 0 || late.Resource == "" || len(late.Resource) > 255 || late.Highest == 0 {
+		return s.refused(invalid("fencing_token, resource and highest are needed"))
+	}
+	recorded := false
+	for _, token := range s.tokens[name] {
+		recorded = recorded || token == late.Token && token < late.Highest
+	}
+	return 200, fields{"recorded": recorded}, nil
 }
 
 func (s *Server) abandon(id string) {

@@ -143,7 +143,7 @@ func (f *Folder) Write(ctx context.Context, holder fence.Holder, w Write) (repea
 		s.record = next
 		return f.carryThrough(s, name, w)
 	})
-	return repeat, err
+	return repeat, fence.Tell(holder, f.name, string(w.Kind), err)
 }
 
 // Observe is a plain read for observers, which never waits; nil if there is no such file. It may see part of an append that
@@ -160,7 +160,7 @@ func (f *Folder) raise(ctx context.Context, holder fence.Holder, kind fence.Kind
 	if err := fence.CheckHolder(holder); err != nil {
 		return err
 	}
-	return f.enter(ctx, func(s state) error {
+	err := f.enter(ctx, func(s state) error {
 		next, _, rejected := f.Rule.Decide(s.record, holder, fence.Operation{Kind: kind})
 		if rejected != nil {
 			return rejected
@@ -173,6 +173,7 @@ func (f *Folder) raise(ctx context.Context, holder fence.Holder, kind fence.Kind
 		}
 		return then()
 	})
+	return fence.Tell(holder, f.name, kind.String(), err)
 }
 
 // enter takes the lock, completes a write that a crash interrupted, and checks that the folder is as it was left.

@@ -13,6 +13,7 @@ package httpfence
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -46,9 +47,33 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	request = request.Clone(request.Context())
+	// Check finds the holder in the context of the answer's request.
+	request = request.Clone(context.WithValue(request.Context(), holderKey{}, t.holder))
 	SetHeaders(request.Header, t.holder)
-	return t.next.RoundTrip(request)
+	answer, err := t.next.RoundTrip(request)
+	if answer != nil && answer.Request == nil {
+		answer.Request = request
+	}
+	return answer, err
+}
+
+type holderKey struct{}
+
+// tell tells the authority of the request's holder, if the fence refused it as stale.
+func tell(request *http.Request, rejection *fence.Rejection) error {
+	if request == nil {
+		return rejection
+	}
+	holder, presented := request.Context().Value(holderKey{}).(fence.Holder)
+	if !presented {
+		return rejection
+	}
+	operation := request.Header.Get("X-Fencing-Operation")
+	if operation != "claim" {
+		// Not the query, which may contain secrets.
+		operation = request.Method + " " + request.URL.EscapedPath()
+	}
+	return fence.Tell(holder, request.URL.Host, operation, rejection)
 }
 
 // SetHeaders sets the headers of a holder, for a client that is not net/http.
@@ -105,9 +130,9 @@ func Check(answer *http.Response) error {
 		return nil
 	}
 	e := told.Error
-	return &fence.Rejection{
+	return tell(answer.Request, &fence.Rejection{
 		Code: e.Code, Token: e.Token, Highest: e.Highest, Last: e.Last, Bound: e.Bound, Authority: e.Authority, Lock: e.Lock,
-	}
+	})
 }
 
 var rejections = map[string]bool{

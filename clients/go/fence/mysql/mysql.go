@@ -256,7 +256,7 @@ func (g Guard) judge(
 			}
 		}
 	}
-	return fence.Written{}, rejection
+	return fence.Written{}, fence.Tell(claim.Holder, claim.Resource, operation.Kind.String(), rejection)
 }
 
 // rejections are the messages of the procedures and triggers, with the code of each, and where the numbers go that it has.

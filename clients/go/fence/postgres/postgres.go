@@ -150,7 +150,16 @@ func (g Guard) ClaimAll(ctx context.Context, tx Tx, holders map[string]fence.Hol
 	left, known := guardrow.LeaseLeft(claims)
 	given = append(append(given, g.arguments()...), guardrow.OrNull(known, strconv.FormatInt(left, 10)))
 	_, err = tx.ExecContext(ctx, claimAll, given...)
-	return translated(err)
+	refused := claims[0]
+	if len(claims) > 1 {
+		resource := fieldOf(err, "ConstraintName", "Constraint")
+		for _, one := range claims {
+			if one.Resource == resource {
+				refused = one
+			}
+		}
+	}
+	return fence.Tell(refused.Holder, refused.Resource, fence.KindClaim.String(), translated(err))
 }
 
 // Do checks any operation, and raises the fence if necessary. A claim comes first in its transaction, as by Claim.
@@ -174,7 +183,7 @@ func (g Guard) Do(
 			guardrow.OrNull(operation.HasDigest, int64(operation.Digest)))
 		err = tx.QueryRowContext(ctx, write, given...).Scan(&written.Repeat, &written.Result)
 	}
-	return written, translated(err)
+	return written, fence.Tell(holder, resource, operation.Kind.String(), translated(err))
 }
 
 // arguments are the first four of every function: resource, token, authority and lock.
@@ -235,22 +244,36 @@ func Rejected(err error) (*fence.Rejection, bool) {
 	return nil, false
 }
 
-// stateOf reads an error of either driver without depending on it: both have the method SQLState, and the field Detail.
+// A driverError is that of either driver, without depending on it: both have the method SQLState, and the field Detail.
+type driverError interface {
+	error
+	SQLState() string
+}
+
 func stateOf(err error) (state, detail string) {
-	var told interface {
-		error
-		SQLState() string
-	}
+	var told driverError
 	if !errors.As(err, &told) {
 		return "", ""
 	}
+	return told.SQLState(), fieldOf(err, "Detail")
+}
+
+// fieldOf is the first of these fields that the driver's error has; "" if it has none.
+func fieldOf(err error, names ...string) string {
+	var told driverError
+	if !errors.As(err, &told) {
+		return ""
+	}
 	value := reflect.Indirect(reflect.ValueOf(told))
-	if value.Kind() == reflect.Struct {
-		if field := value.FieldByName("Detail"); field.IsValid() && field.Kind() == reflect.String {
-			detail = field.String()
+	if value.Kind() != reflect.Struct {
+		return ""
+	}
+	for _, name := range names {
+		if field := value.FieldByName(name); field.IsValid() && field.Kind() == reflect.String {
+			return field.String()
 		}
 	}
-	return told.SQLState(), detail
+	return ""
 }
 
 // translated turns the fence's errors into a *fence.Rejection; other errors are the driver's.

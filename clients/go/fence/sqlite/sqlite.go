@@ -153,7 +153,7 @@ func (g Guard) judge(
 		}
 		next, repeat, rejected := g.Rule.Decide(found, claim.Holder, operation)
 		if rejected != nil {
-			return written, rejected
+			return written, fence.Tell(claim.Holder, claim.Resource, operation.Kind.String(), rejected)
 		}
 		if written.Repeat = repeat; repeat {
 			written.Result = found.Result

@@ -286,3 +286,31 @@ func TestAStoppedHoldersWriteIsRefused(t *testing.T) {
 		t.Errorf("nothing was lost: %d, %s", found, said)
 	}
 }
+
+// A listener keeps what a lease would tell its authority.
+type listener struct {
+	fence.Pass
+	told []fence.Late
+}
+
+func (l *listener) Refused(late fence.Late) { l.told = append(l.told, late) }
+
+func TestAHolderIsToldOfItsLateWrites(t *testing.T) {
+	_, db := fenced(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(sqlite.Transact(ctx, db, "b", fence.Token(8), set(8)))
+	l := &listener{Pass: fence.NewPass(7, "one", "orders")}
+	err := sqlite.TransactAll(ctx, db, map[string]fence.Holder{"a": l, "b": l}, set(7))
+	if !errors.Is(err, fence.ErrStale) {
+		t.Fatal(err)
+	}
+	must(sqlite.Transact(ctx, db, "a", l, set(7)))
+	if want := (fence.Late{Lock: "orders", Resource: "b", Operation: "claim", Highest: 8}); len(l.told) != 1 || l.told[0] != want {
+		t.Errorf("%+v", l.told)
+	}
+}

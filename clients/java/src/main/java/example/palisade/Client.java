@@ -33,6 +33,7 @@ public final class Client implements AutoCloseable {
     private static final List<String> STAND_IN = List.of("http://memory");
 
     private final Transport transport;
+    private final Reports reports;
     private final ExecutorService threads;
     private final long patience;
     private final long margin;
@@ -51,6 +52,7 @@ public final class Client implements AutoCloseable {
             Endpoints endpoints = new Endpoints(builder.endpoints, bearer.isSet());
             transport = new Transport(endpoints, new Http(bearer, builder.tls, threads));
         }
+        reports = new Reports(transport, threads, builder.reportRefusals);
         patience = builder.patience.toNanos();
         margin = builder.margin.toNanos();
     }
@@ -68,6 +70,7 @@ public final class Client implements AutoCloseable {
         private SSLContext tls;
         private Duration patience = Duration.ofSeconds(5);
         private Duration margin = Duration.ZERO;
+        private boolean reportRefusals = true;
         private Exchange exchange;
 
         private Builder() {}
@@ -130,6 +133,15 @@ public final class Client implements AutoCloseable {
         /** Subtracted from each deadline: the time to leave between a check and the effect of the next operation, 0 – 24 h. */
         public Builder margin(Duration duration) {
             margin = LockRequest.within("the margin", duration, Duration.ZERO, Duration.ofDays(1));
+            return this;
+        }
+
+        /**
+         * Whether the client tells the authority of late writes that a fence refused, so that {@code palisade history} shows
+         * them. It is done in the background, and no caller waits for it. By default it is.
+         */
+        public Builder reportRefusals(boolean on) {
+            reportRefusals = on;
             return this;
         }
 
@@ -243,8 +255,20 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * Finishes giving up requests and locks in the background, at most for the client's patience, and then ends all background
-     * work. Leases that are still held are no longer renewed, and are lost at their deadline: release them first.
+     * How many reports of refused late writes did not reach the authority: they were too many, or it was not there, or it refused
+     * them.
+     */
+    public long reportsDropped() {
+        return reports.dropped();
+    }
+
+    Reports reports() {
+        return reports;
+    }
+
+    /**
+     * Finishes giving up requests and locks in the background, at most for the client's patience, and reports of refused late
+     * writes, at most for a quarter of a second, and then ends all background work. Leases that are still held are no longer renewed, and are lost at their deadline: release them first.
      */
     @Override
     public void close() {
@@ -253,6 +277,11 @@ public final class Client implements AutoCloseable {
             background.awaitAdvanceInterruptibly(background.arrive(), patience, TimeUnit.NANOSECONDS);
         } catch (TimeoutException late) {
             // The rest expires.
+        } catch (InterruptedException gone) {
+            Thread.currentThread().interrupt();
+        }
+        try {
+            reports.close();
         } catch (InterruptedException gone) {
             Thread.currentThread().interrupt();
         }

@@ -142,6 +142,20 @@ public final class Lease implements Presenter, AutoCloseable {
         return part;
     }
 
+    /**
+     * Every fence calls it. It tells the authority in the background, also after the loss, so that {@code palisade history} shows
+     * the late write; nothing of the lease changes.
+     */
+    @Override
+    public void refused(String resource, String operation, long highest) {
+        // Of several locks, the resource may have the name of one.
+        report(locks().contains(resource) ? resource : wish.name(), resource, operation, highest);
+    }
+
+    private void report(String lock, String resource, String operation, long highest) {
+        client.reports().offer(lock, token(), resource, highest, operation);
+    }
+
     private final class Part implements Presenter {
         private final String name;
 
@@ -167,6 +181,11 @@ public final class Lease implements Presenter, AutoCloseable {
         @Override
         public Duration remaining() {
             return Lease.this.remaining();
+        }
+
+        @Override
+        public void refused(String resource, String operation, long highest) {
+            report(name, resource, operation, highest);
         }
 
         @Override

@@ -21,6 +21,8 @@ import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import javax.sql.DataSource;
@@ -121,6 +123,38 @@ public final class PalisadeDataSourceTest {
             }
             assertEquals(70, total(), each.getKey());
         }
+    }
+
+    /** So a lease's authority knows of it: the client reports what its lease is told. */
+    @Test
+    public void aHolderIsToldOfItsLateWrite() throws Exception {
+        Presenter refused = stale();
+        List<String> told = new ArrayList<>();
+        Presenter late = new Presenter() {
+            @Override
+            public long token() {
+                return refused.token();
+            }
+
+            @Override
+            public String authority() {
+                return refused.authority();
+            }
+
+            @Override
+            public String name() {
+                return resource;
+            }
+
+            @Override
+            public void refused(String refusing, String operation, long highest) {
+                told.add(operation + " " + refusing + " " + (highest - token()));
+            }
+        };
+        try (var bound = Fenced.bind(resource, late)) {
+            assertThrows(RuntimeException.class, () -> Orders.jdbc(source).add(10));
+        }
+        assertEquals(List.of("claim " + resource + " 1"), told);
     }
 
     @Test

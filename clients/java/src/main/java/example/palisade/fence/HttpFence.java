@@ -1,7 +1,9 @@
 package example.palisade.fence;
 
 import example.palisade.internal.Json;
+import java.net.URI;
 import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -12,7 +14,7 @@ import java.util.Map;
  * <pre>{@code
  * HttpRequest put = HttpFence.sign(HttpRequest.newBuilder(uri).PUT(order), lease).build();
  * HttpResponse<String> answer = http.send(put, BodyHandlers.ofString());
- * HttpFence.check(answer.statusCode(), answer.body());  // StaleException: a newer holder has claimed
+ * HttpFence.check(answer, lease);  // StaleException: a newer holder has claimed
  * }</pre>
  */
 public final class HttpFence {
@@ -50,6 +52,24 @@ public final class HttpFence {
     /** Makes a request one that raises the fence and does nothing else. */
     public static HttpRequest.Builder claim(HttpRequest.Builder request, Presenter holder) {
         return sign(request, holder).setHeader("X-Fencing-Operation", "claim");
+    }
+
+    /**
+     * As {@link #check(int, String)}, and tells the holder of a refusal as stale: a lease's authority then shows it in its
+     * history, with the host and port as the resource.
+     */
+    public static void check(HttpResponse<String> answer, Presenter holder) {
+        try {
+            check(answer.statusCode(), answer.body());
+        } catch (StaleException late) {
+            HttpRequest asked = answer.request();
+            URI uri = asked.uri();
+            boolean claims = asked.headers().firstValue("X-Fencing-Operation").orElse("").equals("claim");
+            // Not the query, which may contain secrets.
+            late.tell(holder, uri.getHost() + (uri.getPort() < 0 ? "" : ":" + uri.getPort()),
+                    claims ? "claim" : asked.method() + " " + uri.getRawPath());
+            throw late;
+        }
     }
 
     /**

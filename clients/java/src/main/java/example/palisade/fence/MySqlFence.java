@@ -109,15 +109,15 @@ public final class MySqlFence {
             // If this program stops inside the transaction, MariaDB ends it when the lease is over.
             call(connection, "SET @palisade_lease_left_ms = ?", leftMs);
         }
-        call(connection, "CALL palisade_claim(?, ?, ?, ?)",
-                resource, holder.token(), holder.authority(), holder.name());
+        Transaction.telling(holder, resource, "claim", () -> call(connection, "CALL palisade_claim(?, ?, ?, ?)",
+                resource, holder.token(), holder.authority(), holder.name()));
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */
     public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
         Transaction.checked(holder);
-        call(connection, "CALL palisade_check(?, ?, ?, ?)",
-                resource, holder.token(), holder.authority(), holder.name());
+        Transaction.telling(holder, resource, "read", () -> call(connection, "CALL palisade_check(?, ?, ?, ?)",
+                resource, holder.token(), holder.authority(), holder.name()));
     }
 
     /**
@@ -127,8 +127,8 @@ public final class MySqlFence {
     public static Written write(Connection connection, String resource, Presenter holder, long sequence, long digest)
             throws SQLException {
         Transaction.checked(holder);
-        return call(connection, "CALL palisade_write(?, ?, ?, ?, ?, ?)",
-                resource, holder.token(), sequence, digest, holder.authority(), holder.name());
+        return Transaction.telling(holder, resource, "write", () -> call(connection, "CALL palisade_write(?, ?, ?, ?, ?, ?)",
+                resource, holder.token(), sequence, digest, holder.authority(), holder.name()));
     }
 
     /** Records the result of a numbered write, at most 65,536 bytes, in the transaction that carried it out. */

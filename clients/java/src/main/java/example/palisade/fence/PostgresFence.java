@@ -69,14 +69,15 @@ public final class PostgresFence {
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
         Transaction.checked(holder);
         Long left = Transaction.leftMs(holder);
-        call(connection, CLAIM, left == null ? null : left.toString(), resource, holder.token(), holder.authority(), holder.name());
+        Transaction.telling(holder, resource, "claim", () -> call(connection, CLAIM,
+                left == null ? null : left.toString(), resource, holder.token(), holder.authority(), holder.name()));
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */
     public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
         Transaction.checked(holder);
-        call(connection, "SELECT palisade_check(?, ?, ?, ?)",
-                resource, holder.token(), holder.authority(), holder.name());
+        Transaction.telling(holder, resource, "read", () -> call(connection, "SELECT palisade_check(?, ?, ?, ?)",
+                resource, holder.token(), holder.authority(), holder.name()));
     }
 
     /**
@@ -86,8 +87,9 @@ public final class PostgresFence {
     public static Written write(Connection connection, String resource, Presenter holder, long sequence, long digest)
             throws SQLException {
         Transaction.checked(holder);
-        return call(connection, "SELECT repeated, result FROM palisade_write(?, ?, ?, ?, ?, ?)",
-                resource, holder.token(), sequence, digest, holder.authority(), holder.name());
+        return Transaction.telling(holder, resource, "write", () -> call(connection,
+                "SELECT repeated, result FROM palisade_write(?, ?, ?, ?, ?, ?)",
+                resource, holder.token(), sequence, digest, holder.authority(), holder.name()));
     }
 
     /** Records the result of a numbered write, at most 65,536 bytes, in the transaction that carried it out. */

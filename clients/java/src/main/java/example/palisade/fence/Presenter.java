@@ -31,6 +31,12 @@ public interface Presenter {
      */
     default void check() {}
 
+    /**
+     * Every fence calls it when it refuses the token as stale, before it throws: a lease tells its authority, in the background.
+     * The operation is a word or two, without anything of the write's content.
+     */
+    default void refused(String resource, String operation, long highest) {}
+
     /** Presents a bare token. */
     static Presenter of(long token) {
         return of(token, null, null);

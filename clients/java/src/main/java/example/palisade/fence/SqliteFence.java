@@ -76,12 +76,12 @@ public final class SqliteFence {
 
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
-        judge(connection, resource, holder, Mark.Operation.CLAIM);
+        judge(connection, resource, holder, "claim", Mark.Operation.CLAIM);
     }
 
     /** For a read that feeds a write, in a transaction that began with another claim. */
     public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
-        judge(connection, resource, holder, Mark.Operation.CLAIM);
+        judge(connection, resource, holder, "read", Mark.Operation.CLAIM);
     }
 
     /**
@@ -94,7 +94,7 @@ public final class SqliteFence {
             throw new IllegalArgumentException(
                     "the sequence number " + sequence + " is out of range: 0 to " + Presenter.MAX_TOKEN + " are allowed");
         }
-        Mark.Admitted admitted = judge(connection, resource, holder, new Mark.Operation(true, sequence, digest));
+        Mark.Admitted admitted = judge(connection, resource, holder, "write", new Mark.Operation(true, sequence, digest));
         return new Written(admitted.repeat(), admitted.repeat() ? admitted.next().result() : null);
     }
 
@@ -112,15 +112,16 @@ public final class SqliteFence {
         }
     }
 
-    private static Mark.Admitted judge(Connection connection, String resource, Presenter holder, Mark.Operation operation)
-            throws SQLException {
+    private static Mark.Admitted judge(
+            Connection connection, String resource, Presenter holder, String called, Mark.Operation operation) throws SQLException {
         Transaction.checked(holder);
         Transaction.check(connection);
         if (resource == null || !resource.matches("[ -~]{1,255}")) {
             throw new IllegalArgumentException("the name of a resource is 1 to 255 printable ASCII characters");
         }
         Mark mark = take(connection, resource);
-        Mark.Admitted admitted = mark.decide(holder, operation, Mark.Rule.CLAIM);
+        Mark.Admitted admitted =
+                Transaction.telling(holder, resource, called, () -> mark.decide(holder, operation, Mark.Rule.CLAIM));
         Mark next = admitted.next();
         if (!next.equals(mark)) {
             update(connection, STORE, next.authority(), next.lock(), next.token(), next.written() ? 1 : 0, next.sequence(),

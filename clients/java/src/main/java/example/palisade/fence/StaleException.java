@@ -7,4 +7,11 @@ public final class StaleException extends RejectedException {
     StaleException(String token, String highest) {
         super("stale", highest, stale(token, highest));
     }
+
+    /** Tells the holder. Some drivers do not say which token is the highest. */
+    void tell(Presenter holder, String resource, String operation) {
+        if (detail().matches("[0-9]{1,16}")) {
+            holder.refused(resource, operation, Long.parseLong(detail()));
+        }
+    }
 }

@@ -25,6 +25,22 @@ final class Transaction {
         }
     }
 
+    /** One step at the fence. */
+    @FunctionalInterface
+    interface Step<R> {
+        R run() throws SQLException;
+    }
+
+    /** A step whose holder is told if it is refused as stale. */
+    static <R> R telling(Presenter holder, String resource, String operation, Step<R> step) throws SQLException {
+        try {
+            return step.run();
+        } catch (StaleException late) {
+            late.tell(holder, resource, operation);
+            throw late;
+        }
+    }
+
     /** Raises the fence of one resource. */
     @FunctionalInterface
     interface Claim {

@@ -242,6 +242,7 @@ public final class MemoryServer {
             case "" -> Told.ok(authority.show(name, now));
             case "acquire" -> acquire(name, asked, now, until);
             case "renew", "release", "proclaim" -> authority.hold(verb, name, asked, now);
+            case "rejections" -> refused(name, asked);
             case "break" -> takeAway(name, asked, now);
             case "permits" -> authority.resize(name, ((Long) asked.get("of")).intValue(), now);
             default -> Told.refused("refused", "the double has no " + verb);
@@ -272,6 +273,15 @@ public final class MemoryServer {
         body.put("revoked", true);
         body.put("fencing_token", token);
         return Told.ok(body);
+    }
+
+    /** A report of a late write, for a grant that there was. */
+    private Told refused(String name, Map<String, Object> asked) {
+        if (!(asked.get("fencing_token") instanceof Long token) || !(asked.get("highest") instanceof Long highest)
+                || !(asked.get("resource") instanceof String)) {
+            return Told.refused("invalid", "fencing_token, resource and highest are needed");
+        }
+        return Told.ok(new LinkedHashMap<>(Map.of("recorded", token < highest && authority.tokens(name).contains(token))));
     }
 
     private Told abandon(String id, long now) {
