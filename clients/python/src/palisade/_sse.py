@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
 from ._model import Event, Malformed, integer, text, token
 
@@ -69,7 +69,7 @@ class Position:
             if kind not in _KINDS:
                 return None
             about = text(value, "resource_id"), text(value, "client_id"), token(value)
-            more = {name: value.get(name) for name in ("reason", "grant_id", "time")}
+            more: dict[str, Any] = {name: value.get(name) for name in ("reason", "grant_id", "time")}
             return Event(kind, self.after, *about, **more)
         except (ValueError, RecursionError, Malformed):
             return None
