@@ -126,7 +126,9 @@ func TestTheHistoryShowsARefusedLateWrite(t *testing.T) {
 		if put.Highest != second.Token() || put.Times != 1 || !strings.HasPrefix(put.Resource, "/") {
 			t.Errorf("%+v", put)
 		}
-		if over := (testserver.Refused{strings.TrimPrefix(gateway.URL, "http://"), second.Token(), "PUT /total", 1}); found[over.Operation] != over {
+		if over := (testserver.Refused{
+			Resource: strings.TrimPrefix(gateway.URL, "http://"), Highest: second.Token(), Operation: "PUT /total", Times: 1,
+		}); found[over.Operation] != over {
 			t.Errorf("%+v", found)
 		}
 		if dropped := client.ReportsDropped(); dropped != 0 {

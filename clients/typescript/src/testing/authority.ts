@@ -338,7 +338,8 @@ export class Authority {
     this.revision += 1;
     const { lock, clientId, token, number } = grant;
     const named = { resource_id: lock.name, client_id: clientId, fencing_token: token };
-    const data = { revision: this.revision, ...named, ...(reads(grant) ? { grant_id: number } : {}), ...more };
+    const time = new Date().toISOString();
+    const data = { revision: this.revision, time, ...named, ...(reads(grant) ? { grant_id: number } : {}), ...more };
     this.events = [...this.events.slice(1 - KEPT_EVENTS), { revision: this.revision, kind, lock: lock.name, data }];
   }
 

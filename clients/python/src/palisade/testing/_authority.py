@@ -331,7 +331,7 @@ class Authority:
     def tell(self, kind: str, grant: Grant, **more: Any) -> None:
         self.revision += 1
         name = grant.lock.name
-        data = {"revision": self.revision, "resource_id": name, "client_id": grant.client_id}
+        data = {"revision": self.revision, "time": _wall(), "resource_id": name, "client_id": grant.client_id}
         data |= {"fencing_token": grant.token, **({"grant_id": grant.number} if grant.reads else {}), **more}
         self.changes.append(Change(self.revision, kind, name, data))
         del self.changes[:-_KEPT_EVENTS]
