@@ -372,7 +372,7 @@ func TestTheSameIdentityIsAnotherLeader(t *testing.T) {
 	}
 }
 
-// What the elector is told, in Kubernetes' words and the client's.
+// The errors that the elector gets, in Kubernetes' words and the client's.
 func TestTheLocksErrors(t *testing.T) {
 	t.Parallel()
 	server, client := inMemory(t, palisade.Patience(50*time.Millisecond))

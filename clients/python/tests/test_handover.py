@@ -59,7 +59,7 @@ def test_a_lease_that_was_handed_over_is_held_by_the_adopter_alone(served: Serve
             assert [getattr(second, name) for name in same] == [getattr(first, name) for name in same]
             assert 15 < second.remaining < 20
         assert client.show("orders").holder is None
-        # What is over is not adopted.
+        # A lease that is over is not adopted.
         with pytest.raises(LeaseLost) as gone:
             other.adopt(text)
         assert gone.value.code == "not_held"

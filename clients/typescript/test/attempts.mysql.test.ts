@@ -164,7 +164,7 @@ test("take, heartbeat, finish, fail and reap", async () => {
   // Two within a millisecond change nothing, and are no loss.
   await Promise.all([1, 2, 3, 4, 5].map(() => attempts.heartbeat(pool, first)));
   assert.equal(await one("SELECT lease_until > UTC_TIMESTAMP(3) + INTERVAL 20 SECOND FROM jobs WHERE id = 1"), 1);
-  // What has failed is the oldest that is ready.
+  // The failed job is the oldest that is ready.
   await attempts.transact(pool, first, (db) => attempts.fail(db, first, "it's no \\ paper"));
   assert.equal(await one("SELECT reason FROM jobs WHERE id = 1"), "it's no \\ paper");
   assert.equal((await taken("w1")).token, 2);

@@ -51,7 +51,7 @@ onBoth("a lease that is handed over is held by the adopter alone", async ({ clie
   assert.ok(second.remainingMs > 15_000 && second.remainingMs < 20_000);
   assert.equal(await second.release(), "released");
   assert.ok(await isFree(client, "orders"));
-  // What is over is not adopted.
+  // A lease that is over is not adopted.
   await assert.rejects(client.adopt(text), { name: "LeaseLost", code: "not_held" });
   assert.throws(() => second.export(), { name: "LeaseLost", code: "not_held" });
   assert.ok(!announced);

@@ -154,7 +154,7 @@ export function record(db: Database, resource: string, holder: Holder, sequence:
 }
 
 /**
- * What a trigger of `palisade fence install sqlite TABLE` refused; the error itself if no trigger did. A trigger's message
+ * The refusal by a trigger of `palisade fence install sqlite TABLE`; the error itself if no trigger did. A trigger's message
  * cannot name a token, so call it in the same transaction, before the rollback.
  *
  * ```ts

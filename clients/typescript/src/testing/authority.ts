@@ -6,7 +6,7 @@ import type { Json } from "../reply.js";
 /** The place of a request whose connection broke is kept for so long. */
 const KEPT_FOR = 2_000;
 const KEPT_EVENTS = 4_096;
-/** Whoever waits looks again after so long. */
+/** A waiting request looks again after so long. */
 const LONGEST_WAIT = 1_000;
 
 /** What is renewed: all its grants live and end together. */
@@ -316,7 +316,7 @@ export class Authority {
       lock.closedUntil = Math.max(lock.closedUntil, grant.at + grant.atLeastForMs, delayed);
     }
     this.tell(code === "not_held" ? "released" : code, grant, reason === "" ? {} : { reason });
-    // Whoever waited to become the writer has this answer.
+    // A reader that waited to become the writer has this answer.
     for (const pending of [...this.queue]) {
       if (pending.under === grant && code !== "superseded") {
         pending.denied = over(code, grant.number);

@@ -200,7 +200,7 @@ impl Grant {
         self.wall
     }
 
-    /// Who holds it.
+    /// The holder.
     #[inline]
     pub(super) fn by(&self) -> HeldBy {
         self.by

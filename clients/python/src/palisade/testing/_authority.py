@@ -318,7 +318,7 @@ class Authority:
                 closed = max(closed, now_ns() + grant.lock_delay_ns)
             lock.closed_until_ns = max(lock.closed_until_ns, closed)
         self.tell("released" if code == "not_held" else code, grant, **({"reason": reason} if reason else {}))
-        # Whoever waited to become the writer has this answer.
+        # A reader that waited to become the writer has this answer.
         for pending in list(self.queue):
             if pending.under is grant and code != "superseded":
                 pending.denied = over(code, grant.number)

@@ -270,7 +270,7 @@ public final class AttemptsTest {
         assertTrue(connection.getAutoCommit());
     }
 
-    /** Whoever drops the error can only roll back. */
+    /** A caller that drops the error can only roll back. */
     @Test
     public void aRefusalCannotBeDropped() throws Exception {
         Attempt late = late();

@@ -340,7 +340,7 @@ public final class PalisadeDataSourceTest {
             connection.rollback();
         }
         assertEquals(70, total());
-        // What it wrote before the lease was bound is not committed either.
+        // Its writes before the lease was bound are not committed either.
         Exception commit = assertThrows(TransactionSystemException.class, () -> transaction().executeWithoutResult(status -> {
             template.update("UPDATE orders SET total = 1");
             try (Lease lease = client.lock(resource).acquire(); var bound = Fenced.bind(resource, lease)) {
