@@ -246,7 +246,6 @@ final class FencedConnection implements InvocationHandler {
                         + (alone ? "outside of a transaction" : "in a read-only transaction")
                         + ", which does not claim: run it in a transaction that may write (@Transactional, TransactionTemplate)");
             }
-            began = !alone;
             return;
         }
         try {
