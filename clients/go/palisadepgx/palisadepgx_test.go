@@ -397,16 +397,36 @@ func TestATriggersRefusalIsThatOfTheFence(t *testing.T) {
 	if err := order(ctx, client, pool); err != nil {
 		t.Fatal(err)
 	}
-	err := palisadepgx.Transact(ctx, pool, "another", fence.Token(7), func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "UPDATE orders SET total = 99")
-		return err
-	})
-	var rejection *fence.Rejection
-	var said *pgconn.PgError
-	if !errors.As(err, &rejection) || rejection.Code != "tokenless" || !errors.As(err, &said) {
-		t.Error(err)
+	for _, mode := range []string{"cache_statement", "simple_protocol"} {
+		pool := newPool(t, url+"&default_query_exec_mode="+mode)
+		for how, write := range map[string]func(pgx.Tx) error{
+			"a statement": func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "UPDATE orders SET total = 99")
+				return err
+			},
+			"a query": func(tx pgx.Tx) error {
+				return tx.QueryRow(ctx, "UPDATE orders SET total = 99 RETURNING total").Scan(new(int))
+			},
+			"a batch": func(tx pgx.Tx) error {
+				batch := &pgx.Batch{}
+				batch.Queue("SELECT 1")
+				batch.Queue("UPDATE orders SET total = 99")
+				return tx.SendBatch(ctx, batch).Close()
+			},
+			"a copy": func(tx pgx.Tx) error {
+				_, err := tx.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"total"}, pgx.CopyFromRows([][]any{{int32(99)}}))
+				return err
+			},
+		} {
+			err := palisadepgx.Transact(ctx, pool, "another", fence.Token(7), write)
+			var rejection *fence.Rejection
+			var said *pgconn.PgError
+			if !errors.As(err, &rejection) || rejection.Code != "tokenless" || !errors.As(err, &said) {
+				t.Errorf("%s, %s: %v", how, mode, err)
+			}
+		}
 	}
-	_, err = pool.Exec(ctx, "UPDATE orders SET total = 99")
+	_, err := pool.Exec(ctx, "UPDATE orders SET total = 99")
 	if rejection, refused := postgres.Rejected(err); !refused || rejection.Code != "tokenless" {
 		t.Error(err)
 	}

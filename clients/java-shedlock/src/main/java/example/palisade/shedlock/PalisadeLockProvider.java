@@ -31,6 +31,8 @@ import net.javacrumbs.shedlock.support.LockException;
  */
 public final class PalisadeLockProvider implements ExtensibleLockProvider {
     private static final Duration SHORTEST = Duration.ofMillis(100);
+    /** Longer is for ever. */
+    private static final Duration LONGEST = Duration.ofDays(3650);
     private static final ExecutorService THREADS = Executors.newCachedThreadPool(task -> {
         Thread thread = new Thread(task, "palisade-shedlock");
         thread.setDaemon(true);
@@ -92,10 +94,11 @@ public final class PalisadeLockProvider implements ExtensibleLockProvider {
         }
 
         /** False: it is over. */
-        synchronized boolean lastsFor(Duration most, long from) {
+        synchronized boolean lastsFor(Duration wanted, long from) {
             if (released || !lease.isHeld()) {
                 return false;
             }
+            Duration most = wanted.compareTo(LONGEST) < 0 ? wanted : LONGEST;
             end = from + most.toNanos();
             lease.atMostFor(longer(most, SHORTEST));
             releaseAtEnd(most.toNanos());

@@ -21,12 +21,19 @@ import java.time.Instant;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import net.javacrumbs.shedlock.core.AbstractSimpleLock;
 import net.javacrumbs.shedlock.core.DefaultLockingTaskExecutor;
+import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
 import net.javacrumbs.shedlock.core.LockConfiguration;
 import net.javacrumbs.shedlock.core.LockExtender;
+import net.javacrumbs.shedlock.core.LockProvider;
 import net.javacrumbs.shedlock.core.LockingTaskExecutor;
 import net.javacrumbs.shedlock.core.SimpleLock;
+import net.javacrumbs.shedlock.support.KeepAliveLockProvider;
 import org.junit.jupiter.api.Test;
 import org.sqlite.SQLiteDataSource;
 
@@ -154,6 +161,62 @@ public final class NodesTest {
             slow.unlock();
             PalisadeLock.current().check();
             next.unlock();
+        }
+    }
+
+    /** Refused after the grant, it would be renewed for ever, and run nowhere. */
+    @Test
+    public void lockAtMostForMayBeForEver() throws Exception {
+        try (Client client = memory.client()) {
+            PalisadeLockProvider provider = new PalisadeLockProvider(client);
+            for (Duration most : new Duration[] {Duration.ofDays(36_500), Duration.ofSeconds(Long.MAX_VALUE)}) {
+                SimpleLock lock = provider.lock(lock("nightly", most, Duration.ZERO)).orElseThrow();
+                lock.extend(most, Duration.ZERO).orElseThrow().unlock();
+                assertTrue(memory.holder("nightly").isEmpty());
+            }
+        }
+    }
+
+    /** KeepAliveLockProvider extends in another thread, and an exception would end that without a word: there is none. */
+    @Test
+    public void keepingAliveIsNotEndedByAnException() throws Exception {
+        Runnable[] extension = {null};
+        ScheduledThreadPoolExecutor other = new ScheduledThreadPoolExecutor(1) {
+            @Override
+            public ScheduledFuture<?> scheduleAtFixedRate(Runnable task, long first, long period, TimeUnit unit) {
+                extension[0] = task;
+                return schedule(() -> {}, 1, TimeUnit.DAYS);
+            }
+        };
+        try (Client client = memory.client()) {
+            PalisadeLockProvider provider = new PalisadeLockProvider(client, Duration.ofSeconds(3), "");
+            LockProvider kept = new KeepAliveLockProvider(provider, other);
+            SimpleLock first = kept.lock(Node.nightly()).orElseThrow();
+            memory.down();
+            other.submit(extension[0]).get();
+            memory.up();
+            PalisadeLock.current().check();
+            first.unlock();
+            kept.lock(Node.nightly()).orElseThrow();
+            Lease lease = PalisadeLock.current();
+            memory.expire("nightly");
+            lease.lost().get(1, TimeUnit.MINUTES);
+            other.submit(extension[0]).get();
+            assertEquals("expired", assertThrows(PalisadeException.class, () -> PalisadeLock.current().check()).code());
+            // A control: a provider that throws.
+            ExtensibleLockProvider throwing = configuration -> Optional.of(new AbstractSimpleLock(configuration) {
+                @Override
+                protected void doUnlock() {}
+
+                @Override
+                protected Optional<SimpleLock> doExtend(LockConfiguration extended) {
+                    throw new IllegalStateException("no server answers");
+                }
+            });
+            new KeepAliveLockProvider(throwing, other).lock(Node.nightly());
+            assertThrows(ExecutionException.class, () -> other.submit(extension[0]).get());
+        } finally {
+            other.shutdownNow();
         }
     }
 

@@ -2,10 +2,12 @@ package example.palisade.shedlock;
 
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.palisade.Client;
 import java.time.Duration;
 import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
+import net.javacrumbs.shedlock.core.SimpleLock;
 import net.javacrumbs.shedlock.test.support.AbstractExtensibleLockProviderIntegrationTest;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -45,6 +47,17 @@ public final class PalisadeLockProviderTest extends AbstractExtensibleLockProvid
     @Test
     public void shouldTimeout() throws InterruptedException {
         doTestTimeout(Duration.ofSeconds(1));
+    }
+
+    /** With 2 ms, as it stands there, a busy machine loses the lease before it has it. */
+    @Override
+    @Test
+    public void shouldNotBeAbleToExtendExpiredLock() {
+        SimpleLock lock = provider.lock(lockConfig(LOCK_NAME1, Duration.ofSeconds(2), Duration.ZERO)).orElseThrow();
+        // Real time: the clock of lockAtMostFor.
+        sleepFor(Duration.ofSeconds(2));
+        assertTrue(lock.extend(Duration.ofSeconds(10), Duration.ZERO).isEmpty());
+        assertUnlocked(LOCK_NAME1);
     }
 
     @Override

@@ -29,6 +29,8 @@ final class FencedConnection implements InvocationHandler {
     private static final Pattern INTO = Pattern.compile("(?i)\\bINTO\\b");
     private static final Pattern ENDS = Pattern.compile(
             "(?is)\\A(?:COMMIT|END|ABORT|BEGIN|START|PREPARE\\s+TRANSACTION|ROLLBACK(?!\\s+(?:(?:WORK|TRANSACTION)\\s+)?TO\\b))\\b.*");
+    private static final Pattern GOES_ON = Pattern.compile(
+            "(?is)\\A(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|VALUES|SHOW|SAVEPOINT|RELEASE|ROLLBACK)\\b[^;]*;?\\s*\\z");
 
     private final Connection raw;
     private final PalisadeDataSource source;
@@ -39,6 +41,10 @@ final class FencedConnection implements InvocationHandler {
     private boolean began;
     /** Why the open transaction can only roll back, or null. */
     private RefusedException refused;
+    /** MySQL or MariaDB: what the claim set for the session is not given back yet. */
+    private boolean bounded;
+    /** A statement may have committed without a word, as MySQL's DDL does: the next one claims again. */
+    private boolean repeats;
 
     private FencedConnection(Connection raw, PalisadeDataSource source) {
         this.raw = raw;
@@ -83,42 +89,37 @@ final class FencedConnection implements InvocationHandler {
                 commit();
                 return null;
             case "rollback":
-                if (arguments == null) {
-                    end(method, null);
-                    return null;
+                if (arguments != null) {
+                    return call(raw, method, arguments);
                 }
-                return call(raw, method, arguments);
+                settle(false);
+                end(method, null);
+                return null;
             case "setAutoCommit":
                 setAutoCommit(method, arguments);
                 return null;
-            case "close", "abort":
+            case "close":
+                settle(false);
+                end(method, null);
+                return null;
+            case "abort":
                 end(method, arguments);
                 return null;
             case "createStatement":
-                checkConcurrency(arguments, 1);
                 return statement(Statement.class, call(raw, method, arguments), null);
             case "prepareStatement":
-                checkConcurrency(arguments, 2);
                 return statement(PreparedStatement.class, call(raw, method, arguments), (String) arguments[0]);
             case "prepareCall":
-                checkConcurrency(arguments, 2);
                 return statement(CallableStatement.class, call(raw, method, arguments), (String) arguments[0]);
             default:
                 return call(raw, method, arguments);
         }
     }
 
-    /** An updatable result set writes without a statement. */
-    private void checkConcurrency(Object[] arguments, int at) throws SQLException {
-        if (arguments != null && arguments.length > at && arguments[at] instanceof Integer wanted
-                && wanted == ResultSet.CONCUR_UPDATABLE && !Fenced.holders().isEmpty()) {
-            throw RefusedException.of("invalid", "an updatable result set is not fenced: write with an UPDATE statement");
-        }
-    }
-
     private void commit() throws SQLException {
         RefusedException why = refused;
         try {
+            settle(why == null);
             if (why == null) {
                 raw.commit();
             } else {
@@ -136,10 +137,32 @@ final class FencedConnection implements InvocationHandler {
         if (raw.getAutoCommit() == (boolean) arguments[0]) {
             return;
         }
-        if (refused != null) {
+        RefusedException why = refused;
+        settle(why == null);
+        if (why != null) {
             raw.rollback();
         }
         end(method, arguments);
+        if (why != null) {
+            // It is a commit, too.
+            throw new RefusedException(why.rejection());
+        }
+    }
+
+    /** Ends the transaction by the fence's procedure: the bound that its claim has set in MariaDB is the session's. */
+    private void settle(boolean commits) throws SQLException {
+        if (!bounded) {
+            return;
+        }
+        try (Statement statement = raw.createStatement()) {
+            statement.execute("CALL palisade_end(" + commits + ")");
+            bounded = false;
+        } catch (SQLException error) {
+            if (commits) {
+                throw error;
+            }
+            // If the connection is broken, the rollback or close that follows tells it.
+        }
     }
 
     /** Ends the transaction. */
@@ -154,6 +177,7 @@ final class FencedConnection implements InvocationHandler {
     private void forget() {
         claimed.clear();
         began = false;
+        repeats = false;
         refused = null;
         List<FencedConnection> mine = CLAIMED.get();
         mine.remove(this);
@@ -180,16 +204,28 @@ final class FencedConnection implements InvocationHandler {
             if (!name.startsWith("execute")) {
                 return call(made, method, arguments);
             }
-            String sql = arguments != null && arguments[0] instanceof String text ? text : name.endsWith("Batch") ? null : prepared;
+            // Null for a batch of texts.
+            String sent = arguments != null && arguments[0] instanceof String text ? text : prepared;
+            String sql = name.endsWith("Batch") ? null : sent;
+            checkConcurrency((Statement) made);
             before(sql);
             try {
                 return call(made, method, arguments);
             } finally {
                 if (sql != null && mayEnd(sql)) {
                     forget();
+                } else {
+                    repeats |= bounded && (sent == null || !GOES_ON.matcher(withoutComment(sent)).matches());
                 }
             }
         });
+    }
+
+    /** An updatable result set writes without a statement. */
+    private static void checkConcurrency(Statement statement) throws SQLException {
+        if (!Fenced.holders().isEmpty() && statement.getResultSetConcurrency() == ResultSet.CONCUR_UPDATABLE) {
+            throw RefusedException.of("invalid", "an updatable result set is not fenced: write with an UPDATE statement");
+        }
     }
 
     /** Claims, or throws. Without a statement it may be one that writes. */
@@ -224,15 +260,17 @@ final class FencedConnection implements InvocationHandler {
             throw why;
         }
         began = true;
+        repeats = false;
     }
 
     private void claim(String resource, Presenter holder) throws SQLException {
         Presenter before = claimed.get(resource);
-        if (before != null && before.token() == holder.token() && Objects.equals(before.authority(), holder.authority())
-                && Objects.equals(before.name(), holder.name())) {
+        boolean again = before != null && before.token() == holder.token()
+                && Objects.equals(before.authority(), holder.authority()) && Objects.equals(before.name(), holder.name());
+        if (again && !repeats) {
             return;
         }
-        if (began) {
+        if (began && !again) {
             throw RefusedException.of("read_before_claim", "this transaction has sent statements before the lease for \"" + resource
                     + "\" was bound, and may have read: bind the lease first, then begin the transaction");
         }
@@ -243,6 +281,7 @@ final class FencedConnection implements InvocationHandler {
                     + "\": this one (REQUIRES_NEW, NOT_SUPPORTED) would wait for it for ever. Take part in it (REQUIRED, NESTED), or end it"
                     + " first");
         }
+        bounded |= source.setsBounds(raw);
         source.claim(raw, resource, holder);
         claimed.put(resource, holder);
         if (!others.contains(this)) {

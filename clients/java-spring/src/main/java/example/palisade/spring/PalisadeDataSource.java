@@ -30,13 +30,14 @@ import javax.sql.XADataSource;
  * <p>A refusal is a {@link RefusedException}, and the transaction commits nothing. Without a bound lease everything passes.
  *
  * <p>Not fenced: what {@code unwrap} of this DataSource, {@code DatabaseMetaData.getConnection} and {@code ResultSet.getStatement}
- * return, later transactions of a connection that was unwrapped, a text or a batch of several statements with COMMIT in it, a SELECT
- * that calls a function that writes, distributed transactions and R2DBC. The triggers of the fence on a table ({@code palisade fence
- * install postgres URL TABLE}) refuse those, too.
+ * return, later transactions of a connection that was unwrapped, an updatable result set that was opened before the lease was bound,
+ * a text or a batch of several statements with COMMIT in it, a DDL statement of MySQL, a SELECT that calls a function that writes,
+ * distributed transactions and R2DBC. The triggers of the fence on a table ({@code palisade fence install postgres URL TABLE}) refuse
+ * those, too.
  */
 public class PalisadeDataSource implements DataSource {
     private final DataSource target;
-    private volatile Claim claim;
+    private final Claim claim;
 
     /** Raises the fence of one resource, on a connection in a transaction. */
     @FunctionalInterface
@@ -45,7 +46,7 @@ public class PalisadeDataSource implements DataSource {
         void of(Connection connection, String resource, Presenter holder) throws SQLException;
     }
 
-    /** For PostgreSQL, MySQL, MariaDB or SQLite: the first claim asks the driver. */
+    /** For PostgreSQL, MySQL, MariaDB or SQLite: each claim asks the driver. */
     public PalisadeDataSource(DataSource target) {
         this(target, null);
     }
@@ -63,7 +64,8 @@ public class PalisadeDataSource implements DataSource {
     private static boolean isDistributed(DataSource target) {
         try {
             return target instanceof XADataSource || target.isWrapperFor(XADataSource.class);
-        } catch (SQLException notKnown) {
+        } catch (SQLException | RuntimeException notKnown) {
+            // One that routes may know its target only inside of a request.
             return false;
         }
     }
@@ -89,9 +91,14 @@ public class PalisadeDataSource implements DataSource {
                 default -> throw RefusedException.of("invalid", "there is no fence for " + product
                         + ": PostgreSQL, MySQL, MariaDB and SQLite have one");
             };
-            claim = found;
         }
         found.of(connection, resource, holder);
+    }
+
+    /** Whether a claim sets something for the session: see {@link MySqlFence}. */
+    boolean setsBounds(Connection connection) throws SQLException {
+        String product = connection.getMetaData().getDatabaseProductName();
+        return claim == null && (product.equalsIgnoreCase("mysql") || product.equalsIgnoreCase("mariadb"));
     }
 
     @Override

@@ -37,6 +37,8 @@ import org.springframework.integration.support.locks.RenewableLockRegistry;
 public final class PalisadeLockRegistry implements RenewableLockRegistry<DistributedLock>, ExpirableLockRegistry<DistributedLock> {
     private static final Duration SHORTEST = Duration.ofMillis(100);
     private static final Duration LONGEST_WAIT = Duration.ofHours(24);
+    /** A longer time to live is for ever. */
+    private static final Duration LONGEST = Duration.ofDays(3650);
 
     private final Client client;
     private final Duration ttl;
@@ -111,7 +113,7 @@ public final class PalisadeLockRegistry implements RenewableLockRegistry<Distrib
             if (wanted == null) {
                 lease.check();
             } else {
-                lease.atMostFor(longer(wanted, SHORTEST));
+                lease.atMostFor(longer(shorter(wanted, LONGEST), SHORTEST));
             }
         } catch (LeaseLostException lost) {
             throw new IllegalStateException("the lock \"" + prefix + key + "\" cannot be renewed: its lease was lost", lost);
@@ -280,7 +282,7 @@ public final class PalisadeLockRegistry implements RenewableLockRegistry<Distrib
                     return false;
                 }
                 if (atMost != null) {
-                    granted.get().atMostFor(longer(atMost, SHORTEST));
+                    granted.get().atMostFor(longer(shorter(atMost, LONGEST), SHORTEST));
                 }
                 most = atMost;
                 forgot = null;

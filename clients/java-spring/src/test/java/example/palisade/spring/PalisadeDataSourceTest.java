@@ -11,6 +11,7 @@ import com.zaxxer.hikari.HikariDataSource;
 import example.palisade.Client;
 import example.palisade.Lease;
 import example.palisade.LeaseLostException;
+import example.palisade.fence.MySqlFence;
 import example.palisade.fence.PostgresFence;
 import example.palisade.fence.Presenter;
 import example.palisade.fence.StaleException;
@@ -24,6 +25,7 @@ import java.sql.Statement;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import javax.sql.DataSource;
 import org.junit.jupiter.api.AfterEach;
@@ -34,6 +36,8 @@ import org.springframework.dao.DataAccessException;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 import org.springframework.jdbc.datasource.DataSourceUtils;
+import org.springframework.jdbc.datasource.SingleConnectionDataSource;
+import org.springframework.jdbc.datasource.lookup.AbstractRoutingDataSource;
 import org.springframework.transaction.TransactionDefinition;
 import org.springframework.transaction.TransactionExecution;
 import org.springframework.transaction.TransactionExecutionListener;
@@ -340,6 +344,15 @@ public final class PalisadeDataSourceTest {
             connection.rollback();
         }
         assertEquals(70, total());
+        // Auto-commit commits, too.
+        try (Connection connection = source.getConnection(); Statement statement = connection.createStatement()) {
+            connection.setAutoCommit(false);
+            try (var bound = Fenced.bind(resource, late)) {
+                assertThrows(RefusedException.class, () -> statement.execute("UPDATE orders SET total = 1"));
+            }
+            assertThrows(RefusedException.class, () -> connection.setAutoCommit(true));
+            assertTrue(connection.getAutoCommit());
+        }
         // Its writes before the lease was bound are not committed either.
         Exception commit = assertThrows(TransactionSystemException.class, () -> transaction().executeWithoutResult(status -> {
             template.update("UPDATE orders SET total = 1");
@@ -394,8 +407,8 @@ public final class PalisadeDataSourceTest {
         Lease lease = client.lock(resource).acquire();
         try (var bound = Fenced.bind(resource, lease); Connection connection = source.getConnection()) {
             assertThrows(RefusedException.class, () -> connection.unwrap(org.postgresql.PGConnection.class));
-            assertThrows(RefusedException.class,
-                    () -> connection.createStatement(ResultSet.TYPE_SCROLL_SENSITIVE, ResultSet.CONCUR_UPDATABLE));
+            Statement updates = connection.createStatement(ResultSet.TYPE_SCROLL_SENSITIVE, ResultSet.CONCUR_UPDATABLE);
+            assertThrows(RefusedException.class, () -> updates.executeQuery("SELECT * FROM orders"));
             connection.setAutoCommit(false);
             connection.unwrap(org.postgresql.PGConnection.class);
             connection.commit();
@@ -430,6 +443,177 @@ public final class PalisadeDataSourceTest {
         assertEquals(71, total());
         Orders.jdbc(source).add(1);
         assertEquals(72, total());
+    }
+
+    private Lease acquired() {
+        try {
+            return client.lock(resource).acquire();
+        } catch (InterruptedException gone) {
+            throw new IllegalStateException(gone);
+        }
+    }
+
+    /** Where the advice of the transaction is around that of the lock. Without the fence the next holder reads too early. */
+    @Test
+    public void aLockThatIsReleasedBeforeTheCommitLosesNothing() throws Exception {
+        for (Map.Entry<DataSource, Integer> each : Map.<DataSource, Integer>of(pool, 10, source, 11).entrySet()) {
+            Orders orders = Orders.jdbc(each.getKey());
+            new JdbcTemplate(pool).update("UPDATE orders SET total = 0");
+            CompletableFuture<Void> next = orders.transactions().execute(status -> {
+                try (Lease lease = acquired(); var bound = Fenced.bind(resource, lease)) {
+                    orders.setTotal(orders.total() + 1);
+                }
+                CompletableFuture<Void> began = CompletableFuture.runAsync(() -> {
+                    try (Lease lease = acquired(); var bound = Fenced.bind(resource, lease)) {
+                        orders.add(10);
+                    }
+                });
+                // It waits for this transaction: at its claim, or on the pool at its write.
+                try (Connection watches = pool.getConnection()) {
+                    while (number(watches, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == 0) {
+                        assertFalse(began.isDone());
+                    }
+                } catch (SQLException error) {
+                    throw new IllegalStateException(error);
+                }
+                return began;
+            });
+            next.get(1, TimeUnit.MINUTES);
+            assertEquals(each.getValue(), total());
+        }
+    }
+
+    private static int number(Connection connection, String sql) throws SQLException {
+        try (Statement statement = connection.createStatement(); ResultSet rows = statement.executeQuery(sql)) {
+            rows.next();
+            return rows.getInt(1);
+        }
+    }
+
+    /** The bound of a claim is the session's: it would end a later transaction of the pool's connection. */
+    @Test
+    public void aConnectionOfMariaDbGoesBackAsItWas() throws Exception {
+        String bounds = "SELECT @@SESSION.idle_write_transaction_timeout";
+        Lease lease = client.lock(resource).acquire();
+        Presenter late = Presenter.of(lease.token(), lease.authority(), lease.name());
+        try (HikariDataSource maria = Databases.pool(Databases.mariadb()); Connection only = maria.getConnection()) {
+            DataSource fenced = new PalisadeDataSource(new SingleConnectionDataSource(only, true));
+            for (String end : new String[] {"commit", "rollback", "setAutoCommit", "close", "COMMIT", "refused"}) {
+                if (end.equals("refused")) {
+                    server.expire(resource);
+                    MySqlFence.transact(maria, resource, client.lock(resource).acquire(), inside -> null);
+                }
+                try (var bound = Fenced.bind(resource, late); Connection connection = fenced.getConnection();
+                        Statement statement = connection.createStatement()) {
+                    connection.setAutoCommit(false);
+                    if (end.equals("refused")) {
+                        assertThrows(RefusedException.class, () -> statement.execute("UPDATE orders SET total = 1"));
+                        connection.rollback();
+                    } else {
+                        statement.execute("UPDATE orders SET total = total + 1");
+                        // A control: as the claim leaves it.
+                        assertTrue(number(only, bounds) > 0, end);
+                    }
+                    switch (end) {
+                        case "commit" -> connection.commit();
+                        case "rollback" -> connection.rollback();
+                        case "setAutoCommit" -> connection.setAutoCommit(true);
+                        case "COMMIT" -> statement.execute("COMMIT");
+                        default -> { }
+                    }
+                }
+                assertEquals(0, number(only, bounds), end);
+                assertEquals(1, number(only, "SELECT @palisade_lease_left_ms IS NULL"), end);
+                only.setAutoCommit(true);
+            }
+            assertEquals(3, number(only, "SELECT total FROM orders"));
+        }
+    }
+
+    /** DDL commits in MariaDB, and a procedure may. What follows is another transaction. */
+    @Test
+    public void whatFollowsASilentCommitClaims() throws Exception {
+        try (HikariDataSource maria = Databases.pool(Databases.mariadb())) {
+            for (String commits : new String[] {"TRUNCATE TABLE scratch", "batch"}) {
+                new JdbcTemplate(maria).execute("CREATE TABLE IF NOT EXISTS scratch (id int)");
+                Lease first = client.lock(resource).acquire();
+                Presenter late = Presenter.of(first.token(), first.authority(), first.name());
+                try (var bound = Fenced.bind(resource, late);
+                        Connection connection = new PalisadeDataSource(maria).getConnection();
+                        Statement statement = connection.createStatement()) {
+                    connection.setAutoCommit(false);
+                    // A control: what commits nothing is followed by a claim that changes nothing.
+                    statement.execute("UPDATE orders SET total = 1");
+                    statement.execute("SET @other = 1");
+                    assertEquals(1, number(connection, "SELECT total FROM orders"));
+                    if (commits.equals("batch")) {
+                        statement.addBatch("TRUNCATE TABLE scratch");
+                        statement.executeBatch();
+                    } else {
+                        statement.execute(commits);
+                    }
+                    server.expire(resource);
+                    try (Lease next = client.lock(resource).acquire()) {
+                        MySqlFence.transact(maria, resource, next, inside -> inside.createStatement()
+                                .executeUpdate("UPDATE orders SET total = 70"));
+                    }
+                    SQLException refused = assertThrows(SQLException.class,
+                            () -> statement.execute("UPDATE orders SET total = 2"), commits);
+                    assertInstanceOf(StaleException.class, Fenced.rejection(refused));
+                    connection.rollback();
+                }
+                assertEquals(70, new JdbcTemplate(maria).queryForObject("SELECT total FROM orders", Integer.class));
+            }
+        }
+    }
+
+    /** It may have no target before a request names one, and its targets may be of several kinds. */
+    @Test
+    public void aDataSourceThatRoutesClaimsAtEachTarget() throws Exception {
+        try (HikariDataSource maria = Databases.pool(Databases.mariadb())) {
+            String[] target = {null};
+            AbstractRoutingDataSource routes = new AbstractRoutingDataSource() {
+                @Override
+                protected Object determineCurrentLookupKey() {
+                    return target[0];
+                }
+            };
+            routes.setTargetDataSources(Map.of("postgres", pool, "mariadb", maria));
+            routes.afterPropertiesSet();
+            Orders orders = Orders.jdbc(new PalisadeDataSource(routes));
+            Lease first = client.lock(resource).acquire();
+            Presenter late = Presenter.of(first.token(), first.authority(), first.name());
+            server.expire(resource);
+            for (String each : new String[] {"postgres", "mariadb"}) {
+                target[0] = each;
+                try (Lease next = client.lock(resource).acquire(); var bound = Fenced.bind(resource, next)) {
+                    orders.add(70);
+                }
+                try (var bound = Fenced.bind(resource, late)) {
+                    assertEquals("stale", refusal(() -> orders.add(10)), each);
+                }
+                assertEquals(70, orders.total(), each);
+            }
+        }
+    }
+
+    /** A statement that was made before the lease was bound is judged when it is used. */
+    @Test
+    public void anUpdatableResultSetIsRefusedWhereverItWasMade() throws Exception {
+        Lease lease = client.lock(resource).acquire();
+        try (Connection connection = source.getConnection(); Statement updates = connection.createStatement(
+                ResultSet.TYPE_SCROLL_SENSITIVE, ResultSet.CONCUR_UPDATABLE)) {
+            try (var bound = Fenced.bind(resource, lease)) {
+                assertThrows(RefusedException.class, () -> updates.executeQuery("SELECT * FROM orders"));
+            }
+            // A control: without a lease it writes.
+            try (ResultSet rows = updates.executeQuery("SELECT * FROM orders")) {
+                rows.next();
+                rows.updateInt("total", 1);
+                rows.updateRow();
+            }
+        }
+        assertEquals(1, total());
     }
 
     @Test

@@ -200,6 +200,10 @@ public final class PalisadeLockRegistryTest {
         assertTrue(registry.lease("nightly").isHeld());
         registry.renewLock("nightly");
         lock.unlock();
+        // Any time is one.
+        assertTrue(lock.tryLock(Duration.ZERO, Duration.ofSeconds(Long.MAX_VALUE)));
+        registry.renewLock("nightly", Duration.ofSeconds(Long.MAX_VALUE));
+        lock.unlock();
         // Without a time to live there is nothing to move.
         lock.lock();
         registry.renewLock("nightly");
