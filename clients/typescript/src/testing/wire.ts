@@ -130,6 +130,11 @@ export class Wire implements Exchange {
         lock.of = of;
         return [200, { resource_id: name, permits: lock.of }];
       }
+      case "locks rejections": {
+        const token = Number(body["fencing_token"]);
+        const isKnown = authority.tokens.get(name)?.includes(token) === true;
+        return [200, { recorded: isKnown && token < Number(body["highest"]) }];
+      }
       case "locks sequencer":
         return this.#refused({ status: 409, code: "refused", message: "the double has no keys: it signs no tokens" });
       default:
