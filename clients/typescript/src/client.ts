@@ -13,6 +13,7 @@ import { deadline } from "./hold.js";
 import { Lease, type Keeper } from "./lease.js";
 import { checkKind, checkOptions, checkSignal, checkText, short } from "./options.js";
 import { asNumber, asObject, asText, difference, readHolder, unreadable, type Json, type Reply } from "./reply.js";
+import { Reports } from "./reports.js";
 import { repeat } from "./retry.js";
 import { Transport } from "./transport.js";
 import { changes, watch, type WatchEvent, type WatchOptions } from "./watch.js";
@@ -42,6 +43,11 @@ export interface ClientOptions {
    * ms. The default is 0.
    */
   readonly marginMs?: number;
+  /**
+   * Whether a fence that refuses a token of this client as stale is reported to the server, in the background, for `palisade
+   * history`. The default is true.
+   */
+  readonly reportRefusals?: boolean;
 }
 
 /** The server's information about a lock. */
@@ -81,13 +87,25 @@ export class Client implements AsyncDisposable {
   readonly #background = new Set<Promise<unknown>>();
   readonly #leases = new Set<Lease>();
   readonly #closing = new AbortController();
+  readonly #reports: Reports;
 
   /** Sends nothing yet. Throws `Invalid`. */
   constructor(options: ClientOptions = {}) {
-    checkOptions("new Client", options, ["urls", "token", "tokenFile", "tls", "patienceMs", "marginMs"]);
+    checkOptions("new Client", options, [
+      "urls",
+      "token",
+      "tokenFile",
+      "tls",
+      "patienceMs",
+      "marginMs",
+      "reportRefusals",
+    ]);
+    const reports: unknown = options.reportRefusals ?? true;
+    checkKind("the option reportRefusals", reports, typeof reports === "boolean", "true or false");
     this.#patienceMs = within("patienceMs", options.patienceMs ?? DEFAULT_PATIENCE, 1, DAY);
     this.#marginMs = within("marginMs", options.marginMs ?? 0, 0, DAY);
     this.#transport = transportOf(options);
+    this.#reports = new Reports(reports === true, this.#transport);
     setMaxListeners(0, this.#closing.signal);
   }
 
@@ -332,9 +350,14 @@ export class Client implements AsyncDisposable {
     };
   }
 
+  /** How many refusals of a fence could not be reported: nobody answered, or too many came at once. */
+  get reportsDropped(): number {
+    return this.#reports.dropped;
+  }
+
   /**
    * Ends the connections. Acquires under way reject with `Invalid`. First gives up everything that they and others left to
-   * give up, at most for the client's patience. Leases that are still held are no longer renewed: release them first.
+   * give up, at most for the client's patience, and waits at most 250 ms for reports of refusals. Leases that are still held are no longer renewed: release them first.
    */
   async close(): Promise<void> {
     if (this.#closing.signal.aborted) {
@@ -347,7 +370,7 @@ export class Client implements AsyncDisposable {
     this.#leases.clear();
     const patience = new AbortController();
     const patient = sleepUntil(latest() + this.#patienceMs, patience.signal);
-    await Promise.race([this.#settled(), patient]);
+    await Promise.all([this.#reports.close(), Promise.race([this.#settled(), patient])]);
     patience.abort();
     this.#transport.close();
   }
@@ -368,6 +391,7 @@ export class Client implements AsyncDisposable {
       transport: this.#transport,
       patienceMs: this.#patienceMs,
       leases: this.#leases,
+      reports: this.#reports,
       deadline: (t0, validForMs) => deadline(t0, validForMs, this.#marginMs),
       acquire: (wish) => this.#grant(wish),
       inBackground: (work) => {

@@ -17,6 +17,8 @@ export interface Asked {
   readonly method: "GET" | "POST";
   readonly path: string;
   readonly body?: object;
+  /** It does not keep the process running. */
+  readonly isBackground?: boolean;
 }
 
 /** A request under way. */

@@ -9,6 +9,8 @@ import { exported } from "./handover.js";
 import { HANDED_OVER, Hold, RELEASED } from "./hold.js";
 import { checkKind, checkOptions, checkSignal, checkText } from "./options.js";
 import { asText, readRenewal, Reply, unreadable, type Granted } from "./reply.js";
+import { hears } from "./refusals.js";
+import type { Reports } from "./reports.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
 import type { Transport } from "./transport.js";
 import { DAY, MAX_METADATA_BYTES, type Reader, type UpgradeOptions, type Wish } from "./wish.js";
@@ -32,6 +34,7 @@ export interface Keeper {
   readonly transport: Transport;
   readonly patienceMs: number;
   readonly leases: Set<Lease>;
+  readonly reports: Reports;
   deadline(t0: number, validForMs: number): number;
   acquire(wish: Wish): Promise<Lease>;
   inBackground(work: Promise<unknown>): void;
@@ -88,6 +91,11 @@ export class Lease implements AsyncDisposable {
       this.#over(code);
     });
     keeper.leases.add(this);
+    hears(this, (resource, operation, highest) => {
+      // Several locks that were presented as one have no one name.
+      const lock = this.locks.includes(resource) ? resource : wish.lock;
+      keeper.reports.add({ lock, token: grant.token, resource, operation, highest });
+    });
   }
 
   /** Throws `LeaseLost` if the process was stopped while the grant was on its way: then the grant is given back. @internal */
@@ -213,7 +221,7 @@ export class Lease implements AsyncDisposable {
     check();
     const remaining = (): number => this.remainingMs;
     const { token, authority } = this;
-    return {
+    const part = {
       token,
       authority,
       lock: name,
@@ -222,6 +230,11 @@ export class Lease implements AsyncDisposable {
         return remaining();
       },
     };
+    const { reports } = this.#keeper;
+    hears(part, (resource, operation, highest) => {
+      reports.add({ lock: name, token, resource, operation, highest });
+    });
+    return part;
   }
 
   /**

@@ -81,6 +81,9 @@ export class Transport {
         opened.destroy(new Error("no answer in time"));
       },
     );
+    if (send.isBackground === true) {
+      alarm.unref();
+    }
     try {
       const told = await opened.answer;
       const answer = Reply.read(told.status, await readAll(told));

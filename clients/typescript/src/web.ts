@@ -101,7 +101,7 @@ export class Web implements Exchange {
     return { answer, sent: () => request.sent(), destroy };
   }
 
-  #openOnce(address: string, { method, path, body }: Asked): Requested {
+  #openOnce(address: string, { method, path, body, isBackground = false }: Asked): Requested {
     const nonce = randomBytes(16).toString("base64url");
     const secure = address.startsWith("https:");
     const { hostname, port } = new URL(address);
@@ -134,7 +134,14 @@ export class Web implements Exchange {
       sent = true;
       slow.stop();
     };
+    if (isBackground) {
+      slow.unref();
+    }
     request.once("socket", (socket) => {
+      if (isBackground) {
+        // The pool refers to it again when it is used again.
+        socket.unref();
+      }
       if (request.reusedSocket || !socket.connecting) {
         connected();
       } else {

@@ -14,14 +14,15 @@ from . import _election
 from . import _protocol as protocol
 from ._bearer import Bearer
 from ._clock import SECOND, now_ns
-from ._exchange import AsyncExchange
+from ._exchange import AsyncExchange, Exchange
 from ._grant import BaseGrant
 from ._hold import Hold
 from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._process import OfOneProcess
+from ._reports import CLOSE_NS, Reports
 from ._requests import WAIT, Requests
 from ._sse import Position
-from ._transport import AsyncHttp, AsyncTransport, running_loop
+from ._transport import AsyncHttp, AsyncTransport, SyncHttp, running_loop
 from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
@@ -42,14 +43,26 @@ class AsyncClient(OfOneProcess):
         token_file: Union[str, os.PathLike[str], None] = None,
         verify: Any = True,
         cert: Any = None,
+        report_refusals: bool = True,
     ) -> None:
         self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
+        self._reports = Reports(report_refusals, self._requests.endpoints, self._report_exchange())
         self._transport = AsyncTransport(self._requests.endpoints, self._exchange())
         # Tasks that nobody waits for: the event loop itself keeps only weak references.
         self._cleanups: set[asyncio.Task[None]] = set()
 
     def _exchange(self) -> AsyncExchange:
         return AsyncHttp(self._requests.settings)
+
+    def _report_exchange(self) -> Callable[[], Exchange]:
+        """It keeps no reference to the client."""
+        settings = self._requests.settings
+        return lambda: SyncHttp(settings)
+
+    @property
+    def reports_dropped(self) -> int:
+        """As `palisade.Client.reports_dropped`."""
+        return self._reports.dropped
 
     def lock(
         self,
@@ -181,6 +194,10 @@ class AsyncClient(OfOneProcess):
 
     async def aclose(self) -> None:
         """As `palisade.Client.close`."""
+        until = now_ns() + CLOSE_NS
+        while not self._reports.is_idle() and now_ns() < until:
+            await asyncio.sleep(0.005)  # real time: the reports have a thread of their own
+        self._reports.close()
         loop = asyncio.get_running_loop()
         # Those of a loop that is over were cancelled with it.
         cleanups = [task for task in self._cleanups if task.get_loop() is loop]

@@ -18,6 +18,7 @@ from ._exchange import Exchange
 from ._grant import BaseGrant
 from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._process import Guard, OfOneProcess
+from ._reports import Reports
 from ._requests import WAIT, Requests
 from ._sse import Position
 from ._transport import SyncHttp, SyncTransport
@@ -42,7 +43,8 @@ class Client(OfOneProcess):
     sent with TLS or within this machine only. `token_file`: a file with it, which is read again for each request, so a
     token may be replaced while the client runs. `verify`: the CAs that it trusts: by default those of this machine, or
     a file of CAs in PEM, or an `ssl.SSLContext`. `cert`: its own certificate: a file in PEM, or `(certificate, key)`.
-    These files are read again for each new connection, so they may be replaced, too."""
+    These files are read again for each new connection, so they may be replaced, too. `report_refusals`: a fence that
+    refuses a token of this client as stale is reported to the server in the background, for `palisade history`."""
 
     def __init__(
         self,
@@ -54,14 +56,26 @@ class Client(OfOneProcess):
         token_file: Union[str, os.PathLike[str], None] = None,
         verify: Any = True,
         cert: Any = None,
+        report_refusals: bool = True,
     ) -> None:
         self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
+        self._reports = Reports(report_refusals, self._requests.endpoints, self._report_exchange())
         self._transport = SyncTransport(self._requests.endpoints, self._exchange())
         self._cleanups: set[threading.Thread] = set()
         self._guard = Guard()
 
     def _exchange(self) -> Exchange:
         return SyncHttp(self._requests.settings)
+
+    def _report_exchange(self) -> Callable[[], Exchange]:
+        """It keeps no reference to the client."""
+        settings = self._requests.settings
+        return lambda: SyncHttp(settings)
+
+    @property
+    def reports_dropped(self) -> int:
+        """How many refusals of a fence this process could not report: nobody answered, or too many came at once."""
+        return self._reports.dropped
 
     def lock(
         self,
@@ -206,8 +220,10 @@ class Client(OfOneProcess):
         return self._ask("GET", protocol.lock_path(name), None, _election.shown, name)
 
     def close(self) -> None:
-        """Finishes giving up requests and locks in the background, at most for the client's patience, and then ends
-        the connections. Leases that are still held expire."""
+        """Finishes reports of refusals, at most for 250 ms, and giving up requests and locks in the background, at most
+        for the client's patience, and then ends the connections. Leases that are still held expire."""
+        self._reports.wait()
+        self._reports.close()
         until = now_ns() + self._requests.patience_ns
         with self._guard:
             cleanups = list(self._cleanups)

@@ -12,9 +12,10 @@ from ._clock import SECOND, now_ns
 from ._hold import Hold
 from ._model import Duration, slot_key
 from ._process import OfOneProcess
+from ._reports import Report, Reports
 from ._requests import Requests
 from .errors import Invalid, LeaseLost
-from .fences.rule import Pass
+from .fences.rule import Pass, granted_by
 
 log = logging.getLogger("palisade")
 
@@ -23,6 +24,7 @@ class Keeper(Protocol):
     """The client's methods that a grant needs, for either kind of client."""
 
     _requests: Requests
+    _reports: Reports
 
     def _in_background(self, steps: protocol.Steps[Any], what: str) -> None: ...
 
@@ -104,7 +106,7 @@ class BaseGrant(OfOneProcess):
                 raise LeaseLost("not_held", name, self.token)
 
         check()
-        return Part(self.token, self.authority, name, check, lambda: self.remaining)
+        return granted_by(Part(self.token, self.authority, name, check, lambda: self.remaining), self)
 
     @property
     def authority(self) -> str:
@@ -225,6 +227,16 @@ class BaseGrant(OfOneProcess):
     def _is_lost(self) -> bool:
         """Whether there is nothing to release: the grant is lost or handed over, or another process acquired it."""
         return not self._hold.holds() and self._hold.over != "released"
+
+    @property
+    def _grant(self) -> BaseGrant:
+        """As a `Pass` of this grant has it."""
+        return self
+
+    def _refused(self, lock: Optional[str], resource: str, operation: str, highest: int) -> None:
+        """A fence refused the token as stale. `lock`: None if several locks were presented as one."""
+        lock = lock or (resource if resource in self.locks else self.locks[0])
+        self._keeper._reports.add(Report(lock, self.token, resource, operation, highest))
 
     def _announce(self) -> None:
         """The lease is lost."""

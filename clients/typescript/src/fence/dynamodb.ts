@@ -27,7 +27,7 @@ import { checkKind, checkOptions, checkText, isPlain, shapeOf } from "../options
 import { FenceLost, Rejected } from "./errors.js";
 import { checkSequence, presented, type Holder, type Pass } from "./holder.js";
 import { decodeFence, encodeFence, MAX_IDS, tookEffect, type StoredFence } from "./manifest.js";
-import { checkRule, decide, EMPTY, type FenceRecord, type Operation, type Rule } from "./rule.js";
+import { checkRule, EMPTY, judged, type FenceRecord, type Operation, type Rule } from "./rule.js";
 
 const FENCE = "palisade_fence";
 const ATTEMPTS = 32;
@@ -132,7 +132,7 @@ export class Item {
       if (seen.exists && seen.text === undefined) {
         throw new FenceLost(`${this.name} has data and no fence: an operator must re-arm it with a floor`);
       }
-      const { record, repeat } = decide(seen.record, pass, operation, this.rule);
+      const { record, repeat } = judged([this.name, operation.kind], seen.record, pass, operation, this.rule);
       const ids = seen.ids;
       if (repeat || (change === undefined && encodeFence({ record, ids }) === encodeFence(seen))) {
         return { repeat, attributes };

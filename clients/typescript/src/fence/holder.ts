@@ -1,5 +1,6 @@
 import { Invalid } from "../errors.js";
 import { checkKind, isPlain, short } from "../options.js";
+import { heardAs } from "../refusals.js";
 
 /** The largest fencing token, 2^53 − 1; sequence numbers end there, too. */
 export const MAX_TOKEN = Number.MAX_SAFE_INTEGER;
@@ -41,7 +42,7 @@ export function presented(holder: Holder): Pass {
     holder.check?.();
   }
   // A lease of several locks has no one name.
-  return { token: pass.token, authority, lock: lock === "" ? undefined : lock };
+  return heardAs(holder, { token: pass.token, authority, lock: lock === "" ? undefined : lock });
 }
 
 /**

@@ -11,9 +11,10 @@
  */
 import { Invalid, Unavailable, UnknownOutcome } from "../errors.js";
 import { checkKind, shapeOf } from "../options.js";
+import { refused } from "../refusals.js";
 import { asNumber, asObject, asText, parsed } from "../reply.js";
 import { isRejectionCode, rejected } from "./errors.js";
-import { checkSequence, presented, type Holder } from "./holder.js";
+import { checkSequence, presented, type Holder, type Pass } from "./holder.js";
 
 /** Makes a request one that raises the fence and does nothing else. */
 export const CLAIM: Readonly<Record<string, string>> = { "X-Fencing-Operation": "claim" };
@@ -27,13 +28,19 @@ export function numbered(sequence: number): Record<string, string> {
 
 /** The headers of a holder, for a client that is not `fetch`. Throws `LeaseLost` for a lease that is lost. */
 export function headers(holder: Holder): Record<string, string> {
-  const { token, authority, lock } = presented(holder);
+  return headersOf(presented(holder));
+}
+
+function headersOf({ token, authority, lock }: Pass): Record<string, string> {
   return {
     "X-Fencing-Token": String(token),
     ...(authority === undefined ? {} : { "X-Fencing-Authority": authority }),
     ...(lock === undefined ? {} : { "X-Fencing-Lock": lock }),
   };
 }
+
+/** Of an answer that may be a refusal: whose request it is of, and how it is reported. */
+const requests = new WeakMap<object, { readonly pass: Pass; readonly resource: string; readonly operation: string }>();
 
 /**
  * `fetch` with the holder's headers. A request of a lease that is lost is not sent: it rejects with `LeaseLost`. The
@@ -43,10 +50,18 @@ export function fencedFetch(holder: Holder, next: typeof fetch = fetch): typeof 
   checkKind("what fencedFetch calls", next, typeof next === "function", "a function like fetch");
   return async (input, init) => {
     const request = new Request(input, init);
-    for (const [name, value] of Object.entries(headers(holder))) {
+    const pass = presented(holder);
+    for (const [name, value] of Object.entries(headersOf(pass))) {
       request.headers.set(name, value);
     }
-    return next(request);
+    const answer = await next(request);
+    if (Number(shapeOf(answer)["status"]) >= 400) {
+      const { host, pathname } = new URL(request.url);
+      const isClaim = request.headers.get("X-Fencing-Operation") === "claim";
+      // The query may be a secret.
+      requests.set(answer, { pass, resource: host, operation: isClaim ? "claim" : `${request.method} ${pathname}` });
+    }
+    return answer;
   };
 }
 
@@ -66,7 +81,8 @@ export async function throwIfRejected(answer: Response): Promise<Response> {
   const code = asText(told["code"]) ?? "";
   const message = asText(told["message"]) ?? code;
   if (isRejectionCode(code)) {
-    throw rejected(code, {
+    const { pass, resource = "", operation = "" } = requests.get(answer) ?? {};
+    const error = rejected(code, {
       token: asNumber(told["token"]),
       highest: asNumber(told["highest"]),
       last: asNumber(told["last"]),
@@ -74,6 +90,7 @@ export async function throwIfRejected(answer: Response): Promise<Response> {
       authority: asText(told["authority"]),
       lock: asText(told["lock"]),
     });
+    throw refused(pass, resource, operation, error);
   }
   switch (code) {
     case "unavailable":

@@ -25,8 +25,9 @@ import type { Connection, Pool, PoolConnection } from "mysql2/promise";
 
 import { Invalid, OperatorNeeded } from "../errors.js";
 import { shapeOf, short } from "../options.js";
+import { refused } from "../refusals.js";
 import { FenceNotInstalled, Rejected } from "./errors.js";
-import { checkHolders, checkResource, leftMs, presented, type Holder, checkWork } from "./holder.js";
+import { checkHolders, checkResource, leftMs, presented, type Holder, type Pass, checkWork } from "./holder.js";
 import { rejectionOf } from "./rejection.js";
 import { checkRule, MAX_JUMP, type Rule } from "./rule.js";
 
@@ -38,9 +39,9 @@ export { rejection } from "./rejection.js";
  * It is no prepared statement: `mysql2` keeps those, and after `USE` they would go on to claim in the database before. Names
  * are hexadecimal, because what a quote needs depends on the session's sql_mode.
  */
-function claiming(resource: string, holder: Holder, { strict, maxJump = MAX_JUMP }: Rule): string {
+function claiming(resource: string, pass: Pass, { strict, maxJump = MAX_JUMP }: Rule): string {
   checkResource(resource);
-  const { token, authority, lock } = presented(holder);
+  const { token, authority, lock } = pass;
   if (maxJump !== null && !Number.isSafeInteger(maxJump)) {
     throw new TypeError(`palisade: maxJump is a whole number or null, and not ${short(maxJump)}`);
   }
@@ -159,7 +160,7 @@ function connected(connection: unknown): Connection {
  */
 export function claimStatement(resource: string, holder: Holder, rule: Rule = {}): string {
   checkRule(rule);
-  return claiming(resource, holder, rule);
+  return claiming(resource, presented(holder), rule);
 }
 
 /** Raises the fence: from the commit on, no older token is admitted at the resource. */
@@ -185,7 +186,10 @@ export async function claimAll(
   // In the order of the names, so that no two transactions wait for each other.
   const claims = Object.entries(holders)
     .sort(([one], [other]) => (one < other ? -1 : 1))
-    .map(([resource, holder]) => claiming(resource, holder, rule));
+    .map(([resource, holder]) => {
+      const pass = presented(holder);
+      return { resource, pass, statement: claiming(resource, pass, rule) };
+    });
   if (claims.length === 0) {
     throw new Invalid("there is nothing to claim: name a resource");
   }
@@ -196,11 +200,11 @@ export async function claimAll(
     // If this program stops inside the transaction, MariaDB ends it when the lease is over.
     await db.query(`SET @palisade_lease_left_ms = ${Math.min(...left)}`);
   }
-  for (const statement of claims) {
+  for (const { resource, pass, statement } of claims) {
     try {
       await db.query(statement);
     } catch (error) {
-      throw translated(error);
+      throw refused(pass, resource, "claim", translated(error));
     }
   }
 }

@@ -17,6 +17,7 @@ import type { ClientBase, Pool, PoolClient } from "pg";
 
 import { Invalid } from "../errors.js";
 import { short } from "../options.js";
+import { refused } from "../refusals.js";
 import { checkHolders, checkResource, leftMs, presented, type Holder, type Pass, checkWork } from "./holder.js";
 import { checkNumber, checkResult, checkWrite, type WriteNumber, type Written } from "./numbered.js";
 import { ask, isPool, transaction } from "./pgsession.js";
@@ -90,12 +91,29 @@ export async function claimAll(
   // In the order of the names, so that no two transactions wait for each other.
   const claims = Object.entries(holders)
     .sort(([one], [other]) => (one < other ? -1 : 1))
-    .map(([resource, holder]) => claimValues(resource, holder, rule));
+    .map(([resource, holder]) => {
+      const pass = presented(holder);
+      return { resource, pass, values: claimValues(resource, pass, leftMs(holder), rule) };
+    });
   if (claims.length === 0) {
     throw new Invalid("there is nothing to claim: name a resource");
   }
-  for (const values of claims) {
-    await ask(db, CLAIM, values);
+  for (const { resource, pass, values } of claims) {
+    await asked(db, CLAIM, values, [resource, "claim", pass]);
+  }
+}
+
+/** The last argument: the resource, what the caller called, and the holder. */
+async function asked(
+  db: ClientBase,
+  text: string,
+  values: readonly unknown[],
+  [resource, helper, pass]: readonly [string, string, Pass],
+): Promise<unknown[]> {
+  try {
+    return await ask(db, text, values);
+  } catch (error) {
+    throw refused(pass, resource, helper, error);
   }
 }
 
@@ -113,7 +131,7 @@ export async function claimAll(
  * Throws `LeaseLost` for a lease that is lost.
  */
 export function claimStatement(resource: string, holder: Holder, rule: Rule = {}): string {
-  const values = claimValues(resource, holder, rule);
+  const values = claimValues(resource, presented(holder), leftMs(holder), rule);
   return CLAIM.replace(/\$(\d)/g, (_, at: string) => literal(values[Number(at) - 1]));
 }
 
@@ -130,13 +148,14 @@ function literal(value: Parameter | undefined): string {
 }
 
 /** The parameters of `CLAIM`. */
-function claimValues(resource: string, holder: Holder, rule: Rule): Parameter[] {
-  return [...arguments_(resource, presented(holder), rule), leftMs(holder) ?? null];
+function claimValues(resource: string, pass: Pass, left: number | undefined, rule: Rule): Parameter[] {
+  return [...arguments_(resource, pass, rule), left ?? null];
 }
 
 /** Before a read that feeds a write, in a transaction that did not begin with a claim. */
 export async function check(db: ClientBase, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
-  await ask(db, CHECK, arguments_(resource, presented(holder), rule));
+  const pass = presented(holder);
+  await asked(db, CHECK, arguments_(resource, pass, rule), [resource, "read", pass]);
 }
 
 /** Before a write. With a number it is safe to repeat. */
@@ -151,8 +170,11 @@ export async function write(
   const digest = number?.digest;
   // BIGINT has a sign, a digest has none.
   const signed = digest === undefined ? null : BigInt.asIntN(64, digest).toString();
-  const values = [...arguments_(resource, presented(holder), rule), number?.sequence ?? null, signed];
-  const [row] = (await ask(db, WRITE, values)) as [{ repeated: boolean; result: Uint8Array | null }];
+  const pass = presented(holder);
+  const values = [...arguments_(resource, pass, rule), number?.sequence ?? null, signed];
+  const [row] = (await asked(db, WRITE, values, [resource, "write", pass])) as [
+    { repeated: boolean; result: Uint8Array | null },
+  ];
   return { repeat: row.repeated, result: row.result ?? undefined };
 }
 
@@ -167,7 +189,8 @@ export async function record(
   checkResource(resource);
   checkNumber(sequence);
   checkResult(result);
-  await ask(db, RECORD, [resource, sequence, result, presented(holder).token]);
+  const pass = presented(holder);
+  await asked(db, RECORD, [resource, sequence, result, pass.token], [resource, "write", pass]);
 }
 
 function arguments_(resource: string, { token, authority, lock }: Pass, rule: Rule): Parameter[] {

@@ -17,6 +17,7 @@
  */
 import { Invalid, OperatorNeeded } from "../errors.js";
 import { checkKind, checkOptions, checkText, shapeOf, short } from "../options.js";
+import { refused } from "../refusals.js";
 import { FenceLost, FenceNotInstalled } from "./errors.js";
 import { checkSequence, presented, type Holder } from "./holder.js";
 import { partsOf, rejectionOf } from "./rejection.js";
@@ -130,12 +131,13 @@ export class Resource {
     const { sequence } = options;
     checkSequence(sequence);
     const keys = [this.#mark, ...used.map((key) => this.#checked(key))];
-    const { token, authority, lock } = presented(holder);
+    const pass = presented(holder);
+    const { token, authority, lock } = pass;
     const given = [token, ...values, authority ?? "", lock ?? "", sequence ?? ""];
     try {
       return await fcall(redis, name, keys, given, bytes);
     } catch (error) {
-      throw translated(this.name, error);
+      throw refused(pass, this.name, name.replace("palisade_", ""), translated(this.name, error));
     }
   }
 

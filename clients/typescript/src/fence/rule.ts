@@ -5,6 +5,7 @@
  * operation out and store the next record in one atomic, durable step, and only then answer.
  */
 import { checkOptions } from "../options.js";
+import { refused } from "../refusals.js";
 import { Rejected, Stale } from "./errors.js";
 import type { Pass } from "./holder.js";
 
@@ -90,6 +91,18 @@ export function decide(record: FenceRecord, pass: Pass | undefined, operation: O
   }
   const raised = { ...EMPTY, token: pass.token, authority: record.authority, lock: record.lock };
   return { record: after(bound(raised, pass), operation), repeat: false };
+}
+
+/** As `decide`, for a resource whose refusals are reported. `helper`: what the caller called. @internal */
+export function judged(
+  [resource, helper]: readonly [string, string],
+  ...[record, pass, operation, rule]: Parameters<typeof decide>
+): Admitted {
+  try {
+    return decide(record, pass, operation, rule);
+  } catch (error) {
+    throw refused(pass, resource, helper, error);
+  }
 }
 
 /** A token of another authority or lock is no number to compare. */

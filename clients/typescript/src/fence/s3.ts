@@ -33,7 +33,7 @@ import { checkKind, checkOptions, checkText, shapeOf } from "../options.js";
 import { FenceLost, Rejected } from "./errors.js";
 import { checkResource, checkSequence, presented, type Holder, type Pass } from "./holder.js";
 import { decode, encode, MAX_IDS, NO_MANIFEST, tookEffect, type Manifest } from "./manifest.js";
-import { checkRule, decide, EMPTY, type Operation, type Rule } from "./rule.js";
+import { checkRule, decide, EMPTY, judged, type Operation, type Rule } from "./rule.js";
 
 const ATTEMPTS = 32;
 const SAME_PUT_TRIES = 5;
@@ -232,7 +232,8 @@ export class Resource {
         continue;
       }
       const { manifest } = seen;
-      const admitted = decide(manifest.record, pass, operation, this.rule);
+      const helper = effect?.kind ?? operation.kind;
+      const admitted = judged([this.name, helper], manifest.record, pass, operation, this.rule);
       if (admitted.repeat) {
         return { repeat: true, manifest };
       }

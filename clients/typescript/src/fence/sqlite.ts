@@ -27,7 +27,7 @@ import { shapeOf, short } from "../options.js";
 import { FenceNotInstalled, Rejected, Stale } from "./errors.js";
 import { checkHolders, checkResource, checkWork, presented, type Holder } from "./holder.js";
 import { checkNumber, checkResult, checkWrite, type WriteNumber, type Written } from "./numbered.js";
-import { checkRule, decide, type Admitted, type FenceRecord, type Operation, type Rule } from "./rule.js";
+import { checkRule, judged, type Admitted, type FenceRecord, type Operation, type Rule } from "./rule.js";
 
 export { MAX_RESULT_BYTES, type WriteNumber, type Written } from "./numbered.js";
 
@@ -204,7 +204,9 @@ function judge(
   checkTransaction(db);
   const shown = tokensOf(db);
   try {
-    const admitted = claims.map(({ resource, pass }) => decide(take(db, resource), pass, operation, rule));
+    const admitted = claims.map(({ resource, pass }) =>
+      judged([resource, operation.kind], take(db, resource), pass, operation, rule),
+    );
     for (const [at, { record: next, repeat }] of admitted.entries()) {
       if (!repeat) {
         translated(() => prepared(db, STORE).run(...valuesOf(next), claims[at]?.resource ?? ""));

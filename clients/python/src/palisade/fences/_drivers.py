@@ -480,7 +480,13 @@ def run(own: Sync, steps: Steps[Result], translate: Translate) -> Result:
     rows: Optional[Rows] = None
     try:
         while True:
-            rows = own.run(*steps.send(rows))  # type: ignore[arg-type]
+            step = steps.send(rows)  # type: ignore[arg-type]
+            try:
+                rows = own.run(*step)
+            except Exception as error:
+                # The steps know for whom they ask.
+                steps.throw(error)
+                raise
     except StopIteration as end:
         result: Result = end.value
         return result
@@ -497,7 +503,13 @@ async def arun(own: Async, steps: Steps[Result], translate: Translate) -> Result
     rows: Optional[Rows] = None
     try:
         while True:
-            rows = await own.run(*steps.send(rows))  # type: ignore[arg-type]
+            step = steps.send(rows)  # type: ignore[arg-type]
+            try:
+                rows = await own.run(*step)
+            except Exception as error:
+                # The steps know for whom they ask.
+                steps.throw(error)
+                raise
     except StopIteration as end:
         result: Result = end.value
         return result

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional, Union
 
 from ..errors import Unavailable, UnknownOutcome
+from ._reported import reported
 from ._stamped import (
     ATTEMPTS,
     IDS,
@@ -105,7 +106,8 @@ class Item:
             seen = self._load()
             if seen.exists and seen.text is None:
                 raise FenceLost(f"{self.name} has data and no fence: an operator must re-arm it with a floor")
-            admitted = decide(seen.record, presented, operation, self._rule)
+            with reported(presented, self.name, operation.kind):
+                admitted = decide(seen.record, presented, operation, self._rule)
             if admitted.repeat:
                 return True, seen.attributes
             if change is None and admitted.record == seen.record:

@@ -25,8 +25,9 @@ from typing import Any, Iterator, Optional, Union
 
 from ..errors import Unavailable
 from ._lock_holder import in_the_way
+from ._reported import reported
 from .errors import FenceLost, Rejected
-from .rule import CLAIM, CLAIM_RULE, MAX_TOKEN, READ, Operation, Pass, Record, Rule, decide, pass_of
+from .rule import CLAIM, CLAIM_RULE, MAX_TOKEN, READ, Admitted, Operation, Pass, Record, Rule, decide, pass_of
 
 Holder = Union[int, Pass, Any]
 
@@ -123,13 +124,13 @@ class Folder:
     def claim(self, holder: Holder) -> None:
         """Raises the fence, before the first read: durable when this returns."""
         with self._enter() as (disk, state):
-            self._raise(disk, state, decide(state.record, pass_of(holder), CLAIM, self._rule).record)
+            self._raise(disk, state, self._decide(state.record, pass_of(holder), CLAIM, "claim").record)
 
     def read(self, holder: Holder, key: str) -> Optional[bytes]:
         """Reads a file in order to write; None if there is none. `key` is a slash and the file's name."""
         name = _file(key)
         with self._enter() as (disk, state):
-            self._raise(disk, state, decide(state.record, pass_of(holder), READ, self._rule).record)
+            self._raise(disk, state, self._decide(state.record, pass_of(holder), READ, "read").record)
             return disk.read(name)
 
     def put(self, holder: Optional[Holder], key: str, content: bytes, sequence: Optional[int] = None) -> bool:
@@ -154,10 +155,14 @@ class Folder:
         digest = None if sequence is None else _digest(key, kind, content)
         presented = None if holder is None else pass_of(holder)
         with self._enter() as (disk, state):
-            admitted = decide(state.record, presented, Operation("write", sequence, digest), self._rule)
+            admitted = self._decide(state.record, presented, Operation("write", sequence, digest), kind)
             if not admitted.repeat:
                 _carry_through(disk, replace(state, record=admitted.record), name, kind, content)
             return admitted.repeat
+
+    def _decide(self, record: Record, presented: Optional[Pass], operation: Operation, kind: str) -> Admitted:
+        with reported(presented, self._name, kind):
+            return decide(record, presented, operation, self._rule)
 
     @contextlib.contextmanager
     def _enter(self) -> Iterator[tuple[_Disk, _State]]:

@@ -7,6 +7,9 @@ raise_for_fence(answer)                       # Stale, if a newer holder has cla
 
 from __future__ import annotations
 
+import contextlib
+import urllib.parse
+import weakref
 from typing import Any, Optional, Union
 
 from ..errors import Invalid, Unavailable, UnknownOutcome
@@ -29,10 +32,16 @@ _REJECTIONS = frozenset(
 )
 
 
+#: The grants whose headers were made, by what these say: an answer has its request, and no grant.
+_grants: weakref.WeakValueDictionary[tuple[str, Optional[str], Optional[str]], Any] = weakref.WeakValueDictionary()
+
+
 def headers(holder: Holder, sequence: Optional[int] = None) -> dict[str, str]:
     """The headers of a read or write. With `sequence`, the number of this write among those of the grant, a write is
     safe to repeat."""
     presented = pass_of(holder)
+    if presented._grant is not None:
+        _grants[str(presented.token), presented.authority, presented.lock] = presented._grant
     found = {"X-Fencing-Token": str(presented.token)}
     if presented.authority is not None:
         found["X-Fencing-Authority"] = presented.authority
@@ -61,6 +70,9 @@ def raise_for_fence(answer: Any) -> None:
     except (ValueError, KeyError, TypeError):
         return
     if code == "stale" and type(told.get("highest")) is int:
+        # A report never fails its caller, also with an answer of an unknown library.
+        with contextlib.suppress(Exception):
+            _report(answer.request, told["highest"])
         raise Stale(told.get("token"), told["highest"])
     if code in _REJECTIONS:
         numbers = {name: told.get(name) for name in ("highest", "last", "bound")}
@@ -71,3 +83,13 @@ def raise_for_fence(answer: Any) -> None:
         raise UnknownOutcome(code, message)
     if code in ("invalid", "no_route"):
         raise Invalid(code, message)
+
+
+def _report(request: Any, highest: int) -> None:
+    """`request` is that of httpx or requests. The query of its address may be a secret."""
+    token, authority, lock = (request.headers.get(f"X-Fencing-{name}") for name in ("Token", "Authority", "Lock"))
+    grant, url = _grants.get((token, authority, lock)), urllib.parse.urlsplit(str(request.url))
+    if grant is not None:
+        is_claim = request.headers.get("X-Fencing-Operation") == "claim"
+        operation = "claim" if is_claim else f"{request.method} {url.path}"
+        grant._refused(lock, url.netloc.rpartition("@")[2], operation, highest)

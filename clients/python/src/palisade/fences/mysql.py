@@ -23,6 +23,7 @@ from typing import Any, AsyncIterator, Iterator, Mapping, Optional, Union
 from ..errors import Invalid, OperatorNeeded, PalisadeError
 from . import _drivers, _rejections
 from ._drivers import Steps
+from ._reported import reported
 from .errors import FenceNotInstalled
 from .postgres import _left_ms, _resource
 from .rule import CLAIM_RULE, Pass, Rule, pass_of
@@ -100,18 +101,22 @@ def _claims(holders: Mapping[str, Holder], rule: Rule) -> Steps[None]:
     presented = {_resource(name): pass_of(holder) for name, holder in holders.items()}
     known = [int(left) for left in map(_left_ms, holders.values()) if left is not None]
     # If this program stops inside the transaction, MariaDB ends it when the lease is over.
-    calls = [f"SET @palisade_lease_left_ms = {min(known) if known else 'NULL'}"]
+    first = f"SET @palisade_lease_left_ms = {min(known) if known else 'NULL'}"
+    calls = []
     jump = "NULL" if rule.max_jump is None else int(rule.max_jump)
     for name in sorted(presented, key=str.encode):
         own = presented[name]
         holder = f"{_hex(name)}, {own.token}, {_hex(own.authority)}, {_hex(own.lock)}"
-        calls.append(f"CALL palisade_judge({holder}, FALSE, NULL, NULL, {bool(rule.strict)}, {jump})")
-    return _each(calls)
+        call = f"CALL palisade_judge({holder}, FALSE, NULL, NULL, {bool(rule.strict)}, {jump})"
+        calls.append((own, name, call))
+    return _each(first, calls)
 
 
-def _each(statements: list[str]) -> Steps[None]:
-    for statement in statements:
-        yield statement, {}
+def _each(first: str, calls: list[tuple[Pass, str, str]]) -> Steps[None]:
+    yield first, {}
+    for presented, name, call in calls:
+        with reported(presented, name, "claim"):
+            yield call, {}
 
 
 def _end(commit: bool = True) -> Steps[None]:

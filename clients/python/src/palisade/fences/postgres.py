@@ -25,6 +25,7 @@ from typing import Any, AsyncIterator, Iterator, Mapping, Optional, Union
 from ..errors import Invalid, PalisadeError
 from . import _drivers, _rejections
 from ._drivers import Steps
+from ._reported import reported
 from .errors import FenceNotInstalled, Rejected
 from .rule import CLAIM_RULE, Admitted, Operation, Pass, Record, Rule, pass_of
 
@@ -156,13 +157,15 @@ def _claims(holders: Mapping[str, Holder], rule: Rule) -> Steps[None]:
         raise ValueError("there is nothing to claim: name a resource")
     claims = []
     for name in sorted(holders, key=str.encode):
-        claims.append({**_arguments(name, pass_of(holders[name]), rule), "left": _left_ms(holders[name])})
+        presented = pass_of(holders[name])
+        claims.append((presented, {**_arguments(name, presented, rule), "left": _left_ms(holders[name])}))
     return _each(claims)
 
 
-def _each(claims: list[dict[str, Any]]) -> Steps[None]:
-    for arguments in claims:
-        yield _CLAIM, arguments
+def _each(claims: list[tuple[Pass, dict[str, Any]]]) -> Steps[None]:
+    for presented, arguments in claims:
+        with reported(presented, arguments["resource"], "claim"):
+            yield _CLAIM, arguments
 
 
 def _left_ms(holder: Holder) -> Optional[str]:
@@ -172,7 +175,8 @@ def _left_ms(holder: Holder) -> Optional[str]:
 
 
 def _check(resource: str, presented: Pass, rule: Rule) -> Steps[None]:
-    yield _CHECK, _arguments(resource, presented, rule)
+    with reported(presented, resource, "read"):
+        yield _CHECK, _arguments(resource, presented, rule)
 
 
 def _write(resource: str, presented: Pass, operation: Operation, rule: Rule) -> Steps[Admitted]:
@@ -180,7 +184,8 @@ def _write(resource: str, presented: Pass, operation: Operation, rule: Rule) -> 
     # BIGINT has a sign, a digest has none.
     signed = digest - 2**64 if digest is not None and digest >= 2**63 else digest
     arguments = {**_arguments(resource, presented, rule), "sequence": operation.sequence, "digest": signed}
-    (row,) = yield _WRITE, arguments
+    with reported(presented, resource, "write"):
+        (row,) = yield _WRITE, arguments
     kept = None if row["result"] is None else bytes(row["result"])
     stored = Record(presented.authority, presented.lock, presented.token, True, operation.sequence, digest, kept)
     return Admitted(stored, row["repeated"])
@@ -200,7 +205,8 @@ def _resource(name: str) -> str:
 def _record(resource: str, presented: Pass, sequence: int, result: bytes) -> Steps[None]:
     if len(result) > MAX_RESULT_BYTES:
         raise ValueError(f"the result has {len(result)} bytes; 0 to {MAX_RESULT_BYTES} are allowed")
-    yield _RECORD, {"resource": resource, "token": presented.token, "sequence": sequence, "result": result}
+    with reported(presented, resource, "write"):
+        yield _RECORD, {"resource": resource, "token": presented.token, "sequence": sequence, "result": result}
 
 
 def _own(connection: Any) -> _drivers.Sync:

@@ -21,6 +21,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 from redis.exceptions import NoScriptError
 
 from ..errors import Invalid, OperatorNeeded, UnknownOutcome
+from ._reported import reported
 from .errors import FenceLost, Rejected, Stale
 from .rule import CLAIM_RULE, Operation, Pass, Rule, pass_of
 
@@ -69,7 +70,8 @@ class _Call:
     kind: str
     keys: list[str]
     arguments: list[bytes]
-    token: Optional[int]
+    presented: Optional[Pass]
+    operation: str
 
 
 class _Resource:
@@ -122,8 +124,9 @@ class _Resource:
         ]
         count = [str(len(keys)).encode()] if kind == "script" else []
         all_keys = [self.mark, *keys, *self._guarding]
-        token = presented.token if presented else None
-        return _Call(script, kind, all_keys, [word.encode() for word in asked] + count + given, token)
+        return _Call(
+            script, kind, all_keys, [word.encode() for word in asked] + count + given, presented, operation.kind
+        )
 
     def _answer(self, call: _Call, reply: Any) -> Done:
         words = [_word(part) for part in reply]
@@ -131,7 +134,9 @@ class _Resource:
         if how in ("admit", "repeat"):
             return Done(reply[2] if len(reply) > 2 else None, how == "repeat")
         if how == "reject":
-            raise _rejected(what, bound, [*words, "", "", "", ""][3], call.token)
+            token = call.presented.token if call.presented else None
+            with reported(call.presented, self.name, call.operation):
+                raise _rejected(what, bound, [*words, "", "", "", ""][3], token)
         if how == "failed":
             said = "the script failed; its earlier writes stay" if call.kind == "script" else "nothing was written"
             raise Invalid("invalid", f"{self.name}: {said}: {what}")

@@ -6,7 +6,7 @@ operation out and store the next record in one atomic, durable step, and only th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Optional, Union
+from typing import Any, ClassVar, Optional, TypeVar, Union
 
 from .errors import Rejected, Stale
 
@@ -23,6 +23,8 @@ class Pass:
     token: int
     authority: Optional[str] = None
     lock: Optional[str] = None
+    #: The grant that it is of, if that is known: it is told of a refusal. It is no field, because it is no proof.
+    _grant: ClassVar[Optional[Any]] = None
 
     def __post_init__(self) -> None:
         if type(self.token) is not int or not 1 <= self.token <= MAX_TOKEN:
@@ -135,6 +137,14 @@ def _then(record: Record, operation: Operation) -> Record:
     return replace(record, written=True, sequence=operation.sequence, digest=operation.digest, result=None)
 
 
+Presented = TypeVar("Presented", bound=Pass)
+
+
+def granted_by(presented: Presented, grant: Optional[Any]) -> Presented:
+    object.__setattr__(presented, "_grant", grant)
+    return presented
+
+
 def pass_of(holder: Union[int, Pass, Any]) -> Pass:
     """A fence accepts a grant, which has token, authority and lock, a `Pass`, or a bare token. If the holder has a
     method `check`, as a grant has, it is called first, so a holder that lost or released its lease sends nothing."""
@@ -151,4 +161,4 @@ def pass_of(holder: Union[int, Pass, Any]) -> Pass:
     if check is not None:
         check()
     # A grant of several locks has no one name.
-    return Pass(holder.token, holder.authority, holder.lock or None)
+    return granted_by(Pass(holder.token, holder.authority, holder.lock or None), getattr(holder, "_grant", None))

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Optional, Union
 
 from ..errors import Invalid, OperatorNeeded, Unavailable, UnknownOutcome
+from ._reported import reported
 from ._stamped import (
     ATTEMPTS,
     IDS,
@@ -171,7 +172,8 @@ class Resource:
                 self._first(presented)
                 continue
             manifest = seen[0]
-            admitted = decide(manifest.record, presented, operation, self._rule)
+            with reported(presented, self.name, effect[0] if effect else operation.kind):
+                admitted = decide(manifest.record, presented, operation, self._rule)
             if admitted.repeat:
                 return True, None
             following = replace(manifest, record=admitted.record)

@@ -30,6 +30,7 @@ from typing import Any, Iterator, Mapping, Optional, Union
 from ..errors import Invalid, OperatorNeeded, PalisadeError
 from . import _drivers, _rejections
 from ._drivers import Steps
+from ._reported import reported
 from .errors import FenceNotInstalled, Rejected
 from .postgres import MAX_RESULT_BYTES, _resource
 from .rule import CLAIM, CLAIM_RULE, READ, Admitted, Operation, Pass, Record, Rule, decide, pass_of
@@ -151,8 +152,11 @@ def _judge(own: _drivers.Sync, presented: Mapping[str, Pass], operation: Operati
             yield _CREATE, {"resource": name}
         found[name] = _record_of(rows[0]) if rows else Record()
     raw = own.raw()
+    decided: dict[str, Admitted] = {}
     try:
-        decided = {name: decide(found[name], one, operation, rule) for name, one in presented.items()}
+        for name, one in presented.items():
+            with reported(one, name, operation.kind):
+                decided[name] = decide(found[name], one, operation, rule)
     except Rejected:
         # A rejected holder's connection no longer shows its tokens to the triggers.
         for name in presented:

@@ -15,7 +15,7 @@ files. The tests of the client run against the double and against the program.""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from .. import _model
 from .._async import AsyncClient
@@ -133,6 +133,10 @@ class _Client(Client):
     def _exchange(self) -> Exchange:
         return Wire(self._authority)
 
+    def _report_exchange(self) -> Callable[[], Exchange]:
+        authority = self._authority
+        return lambda: Wire(authority)
+
 
 class _AsyncClient(AsyncClient):
     def __init__(self, authority: Authority, options: dict[str, Any]) -> None:
@@ -141,3 +145,7 @@ class _AsyncClient(AsyncClient):
 
     def _exchange(self) -> AsyncExchange:
         return AsyncWire(self._authority)
+
+    def _report_exchange(self) -> Callable[[], Exchange]:
+        authority = self._authority
+        return lambda: Wire(authority)

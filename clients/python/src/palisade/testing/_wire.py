@@ -62,6 +62,7 @@ class Paths:
             ("locks", "proclaim"): lambda: self._proclaim(name, body),
             ("locks", "break"): lambda: self._break(name, body),
             ("locks", "permits"): lambda: self._resize(name, body),
+            ("locks", "rejections"): lambda: self._report(name, body),
             ("locks", "sequencer"): lambda: _refused(
                 Refusal(409, "refused", "the double has no keys: it signs nothing")
             ),
@@ -278,6 +279,10 @@ class Paths:
             return _refused(invalid("of: 1 to 64"))
         lock.of = body["of"]
         return 200, {"resource_id": name, "permits": lock.of}
+
+    def _report(self, name: str, body: dict[str, Any]) -> Answer:
+        token = body["fencing_token"]
+        return 200, {"recorded": token in self.authority.tokens.get(name, []) and token < body["highest"]}
 
     def _abandon(self, request_id: str) -> Answer:
         authority = self.authority
