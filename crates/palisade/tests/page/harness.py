@@ -73,7 +73,7 @@ class Server:
             self.kill()
         self.folder.cleanup()
 
-    def call(self, path, body=None, token=None):
+    def call(self, path, body=None, token=None, patience=PATIENCE):
         headers = {"content-type": "application/json"}
         if token:
             headers["authorization"] = f"Bearer {token}"
@@ -81,12 +81,12 @@ class Server:
         request = urllib.request.Request(f"{self.url}/{path}", data=data, headers=headers)
         # The certificate is the test's own.
         trusting = ssl._create_unverified_context()
-        with urllib.request.urlopen(request, timeout=PATIENCE, context=trusting) as answer:
+        with urllib.request.urlopen(request, timeout=patience, context=trusting) as answer:
             return json.load(answer)
 
-    def acquire(self, lock, client="tester", token=None, **more):
+    def acquire(self, lock, client="tester", token=None, patience=PATIENCE, **more):
         body = {"client_id": client, "lease_duration_ms": TTL, **more}
-        return self.call(f"v1/locks/{quote(lock, safe='')}/acquire", body, token)
+        return self.call(f"v1/locks/{quote(lock, safe='')}/acquire", body, token, patience)
 
     def release(self, lock, grant):
         body = {name: grant[name] for name in ("lock_token", "fencing_token")}
@@ -97,7 +97,7 @@ class Server:
 
         def wait():
             try:
-                self.acquire(lock, client, wait_ms=wait_ms)
+                self.acquire(lock, client, patience=PATIENCE + wait_ms / 1_000, wait_ms=wait_ms)
             except OSError:
                 pass  # The server was killed, which some scenarios do.
 
