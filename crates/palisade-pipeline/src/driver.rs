@@ -30,7 +30,7 @@ use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
 use super::random;
 use super::request::{Answer, Asked, Failure, Operation, Request};
-use super::round::{Inbox, Input, Rest, Round, Write};
+use super::round::{Inbox, Round, RoundInput, ToWrite, UntilNext};
 use super::stats::{Stats, count_answer, count_state, request_place};
 
 /// Messages accepted for one round.
@@ -41,7 +41,7 @@ pub(super) struct Driver {
     log: Box<dyn Log>,
     clock: Clock,
     inbox: UnboundedReceiver<Message>,
-    gathered: Gathered,
+    gathered: Arrived,
     shared: Arc<Shared>,
     /// Operations accepted when the last batch was published.
     published: u64,
@@ -49,24 +49,24 @@ pub(super) struct Driver {
 
 /// Messages that have arrived and are not in a batch yet.
 #[derive(Default)]
-struct Gathered {
+struct Arrived {
     /// The rest of a session's message.
-    begun: Option<Begun>,
+    begun: Option<BegunMessage>,
     messages: VecDeque<Message>,
     /// Notified when the places of all waiting requests are durable.
     drained: Vec<oneshot::Sender<()>>,
 }
 
 /// A session's message, of which some requests may be in a batch already.
-struct Begun {
+struct BegunMessage {
     session: Arc<Outbox>,
     requests: IntoIter<(u64, Asked)>,
     sent: u64,
 }
 
 /// The messages, as the loop takes them in.
-struct Intake<'a> {
-    gathered: &'a mut Gathered,
+struct GatheredInbox<'a> {
+    gathered: &'a mut Arrived,
     clock: &'a Clock,
     stats: &'a Stats,
 }
@@ -109,9 +109,9 @@ impl ReplyTo {
     }
 }
 
-impl Inbox<Asker> for Intake<'_> {
+impl Inbox<Asker> for GatheredInbox<'_> {
     #[inline]
-    fn next(&mut self, _: &Orderer<Asker>) -> Option<Input<Asker>> {
+    fn next(&mut self, _: &Orderer<Asker>) -> Option<RoundInput<Asker>> {
         loop {
             if let Some(begun) = &mut self.gathered.begun {
                 if let Some((id, asked)) = begun.requests.next() {
@@ -128,7 +128,7 @@ impl Inbox<Asker> for Intake<'_> {
                     sent,
                 } => {
                     let requests = requests.into_iter();
-                    self.gathered.begun = Some(Begun {
+                    self.gathered.begun = Some(BegunMessage {
                         session,
                         requests,
                         sent,
@@ -151,18 +151,18 @@ impl Inbox<Asker> for Intake<'_> {
                     by,
                     request,
                     may_return,
-                } => Input::Gone {
+                } => RoundInput::Gone {
                     by,
                     request,
                     may_return,
                 },
-                Message::Unread(by, grant) => Input::Unclaimed(by, grant),
-                Message::Hangup(session) => Input::Hangup(session),
+                Message::Unread(by, grant) => RoundInput::Unclaimed(by, grant),
+                Message::Hangup(session) => RoundInput::Hangup(session),
                 Message::Drain(drained) => {
                     self.gathered.drained.push(drained);
-                    Input::Drain
+                    RoundInput::Drain
                 }
-                Message::Stop => Input::Stop,
+                Message::Stop => RoundInput::Stop,
             });
         }
     }
@@ -176,9 +176,9 @@ impl Inbox<Asker> for Intake<'_> {
     }
 }
 
-impl Intake<'_> {
+impl GatheredInbox<'_> {
     #[inline]
-    fn ask(&self, asked: Asked, to: ReplyTo, since: u64) -> Input<Asker> {
+    fn ask(&self, asked: Asked, to: ReplyTo, since: u64) -> RoundInput<Asker> {
         self.stats.operations.add(1);
         let operation = Operation::of(&asked.request);
         let to = Asker {
@@ -186,7 +186,7 @@ impl Intake<'_> {
             operation,
             since,
         };
-        Input::Ask(asked, to)
+        RoundInput::Ask(asked, to)
     }
 }
 
@@ -203,7 +203,7 @@ impl Driver {
             log,
             clock,
             inbox,
-            gathered: Gathered::default(),
+            gathered: Arrived::default(),
             published: shared.stats.operations.get(),
             shared,
         }
@@ -253,7 +253,7 @@ impl Driver {
 
     /// Answers the requests that are in no batch: nothing happened.
     fn turn_away_gathered(&mut self, refusal: &Failure) {
-        if let Some(Begun {
+        if let Some(BegunMessage {
             session, requests, ..
         }) = self.gathered.begun.take()
             && requests.len() > 0
@@ -283,12 +283,12 @@ impl Driver {
         let mut alarm = pin!(sleep(heartbeat));
         loop {
             match self.round.rest(self.clock.now()) {
-                Rest::Sleep(planned) => self.gather(planned, alarm.as_mut()).await,
-                Rest::GoOn(advance) => drop(self.clock.advance(advance)),
-                Rest::Over => break,
+                UntilNext::Sleep(planned) => self.gather(planned, alarm.as_mut()).await,
+                UntilNext::GoOn(advance) => drop(self.clock.advance(advance)),
+                UntilNext::Over => break,
             }
             self.begin()?;
-            self.round.fill(&mut Intake {
+            self.round.fill(&mut GatheredInbox {
                 gathered: &mut self.gathered,
                 clock: &self.clock,
                 stats: &self.shared.stats,
@@ -379,7 +379,7 @@ impl Driver {
     fn publish(&mut self) -> Result<(), LogError> {
         let stats = &self.shared.stats;
         match self.round.write() {
-            Write::Entry(entry) => {
+            ToWrite::Entry(entry) => {
                 let complete = boottime();
                 self.log.commit(entry)?;
                 stats.sync.add(boottime().saturating_sub(complete));
@@ -390,8 +390,8 @@ impl Driver {
                     .batch
                     .add(operations - mem::replace(&mut self.published, operations));
             }
-            Write::Confirm => self.log.confirm()?,
-            Write::Nothing => {}
+            ToWrite::Confirm => self.log.confirm()?,
+            ToWrite::Nothing => {}
         }
         count_state(stats, self.round.machine());
         stats.extended.add(self.round.take_extended());

@@ -26,7 +26,7 @@ use super::orderer::{Address, Moment, Orderer, Released};
 use super::request::{Answer, Asked, Failure, Request};
 
 /// A message for the loop.
-pub enum Input<A> {
+pub enum RoundInput<A> {
     /// A question, and where its answer goes.
     Ask(Asked, A),
     /// The caller of a waiting request went away before its answer.
@@ -52,7 +52,7 @@ pub enum Input<A> {
 /// Where the inputs of a batch come from, and what the loop needs to take them in.
 pub trait Inbox<A> {
     /// The next input that has arrived. The lab looks at the batch so far; the thread does not.
-    fn next(&mut self, so_far: &Orderer<A>) -> Option<Input<A>>;
+    fn next(&mut self, so_far: &Orderer<A>) -> Option<RoundInput<A>>;
 
     /// The authority's clock.
     fn now(&self) -> Timestamp;
@@ -63,7 +63,7 @@ pub trait Inbox<A> {
 
 /// What comes before the next batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum UntilNext {
     /// Nothing is to be done until an input arrives, or for this long; then [`Round::woke`].
     Sleep(Span),
     /// The batch begins at once, when a manual clock was moved by this much.
@@ -74,7 +74,7 @@ pub enum Rest {
 
 /// What makes a batch durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write<'a> {
+pub enum ToWrite<'a> {
     /// These bytes, on stable storage.
     Entry(&'a [u8]),
     /// Nothing changed, but somebody gets an answer: the proof that this node has led until now.
@@ -87,8 +87,8 @@ pub enum Write<'a> {
 pub struct Round<A> {
     orderer: Orderer<A>,
     manual_clock: bool,
-    phase: Phase,
-    stop: Stop,
+    phase: LoopPhase,
+    stop: Stopping,
     /// The batch was over before all inputs were taken in.
     more: bool,
     /// Waiting requests have still to give up their turn, in the next batch.
@@ -100,7 +100,7 @@ pub struct Round<A> {
 
 /// The step that the loop is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum LoopPhase {
     Between,
     Asleep { since: Timestamp, planned: Span },
     Begun,
@@ -108,7 +108,7 @@ enum Phase {
 
 /// How far a planned stop has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stop {
+enum Stopping {
     Serving,
     Asked,
     /// Only what is owed to callers that left is still recorded, and the time, from which a restart goes on.
@@ -128,8 +128,8 @@ impl<A: Address> Round<A> {
         Round {
             orderer: Orderer::new(machine, manual_clock),
             manual_clock,
-            phase: Phase::Between,
-            stop: Stop::Serving,
+            phase: LoopPhase::Between,
+            stop: Stopping::Serving,
             more: false,
             draining: false,
             advancing: None,
@@ -149,53 +149,53 @@ impl<A: Address> Round<A> {
     /// Begins the first batch with commands that have to be recorded before any request is accepted. [`Round::write`] is
     /// next.
     pub fn open(&mut self, at: Timestamp, wall: WallTime, first: Vec<Command>) {
-        self.enter(Phase::Begun);
+        self.enter(LoopPhase::Begun);
         self.orderer.open(at, wall, first);
     }
 
     /// Decides what comes before the next batch.
-    pub fn rest(&mut self, now: Timestamp) -> Rest {
-        assert_eq!(self.phase, Phase::Between, "a batch is not over");
+    pub fn rest(&mut self, now: Timestamp) -> UntilNext {
+        assert_eq!(self.phase, LoopPhase::Between, "a batch is not over");
         if let Some(advancing) = &self.advancing {
             let due = self.orderer.next_due();
             let stops = due.filter(|due| *due < advancing.target);
-            return Rest::GoOn(stops.unwrap_or(advancing.target).since(now));
+            return UntilNext::GoOn(stops.unwrap_or(advancing.target).since(now));
         }
         if self.more || self.draining {
-            return Rest::GoOn(Span::ZERO);
+            return UntilNext::GoOn(Span::ZERO);
         }
         match self.stop {
-            Stop::Serving => self.sleep(now),
-            Stop::Asked => {
-                self.stop = Stop::Finishing;
-                Rest::GoOn(Span::ZERO)
+            Stopping::Serving => self.sleep(now),
+            Stopping::Asked => {
+                self.stop = Stopping::Finishing;
+                UntilNext::GoOn(Span::ZERO)
             }
-            Stop::Finishing if self.orderer.owes() => Rest::GoOn(Span::ZERO),
-            Stop::Finishing => Rest::Over,
+            Stopping::Finishing if self.orderer.owes() => UntilNext::GoOn(Span::ZERO),
+            Stopping::Finishing => UntilNext::Over,
         }
     }
 
     /// Until something is due, at most for a heartbeat. Waiting does not move a manual clock.
-    fn sleep(&mut self, now: Timestamp) -> Rest {
+    fn sleep(&mut self, now: Timestamp) -> UntilNext {
         let heartbeat = self.orderer.heartbeat();
         let planned = match self.orderer.next_due() {
             Some(due) if !self.manual_clock || due <= now => heartbeat.min(due.since(now)),
             _ => heartbeat,
         };
-        self.phase = Phase::Asleep {
+        self.phase = LoopPhase::Asleep {
             since: now,
             planned,
         };
-        Rest::Sleep(planned)
+        UntilNext::Sleep(planned)
     }
 
     /// The sleep is over; an input has `arrived`, or has not. Other tasks on this thread `worked` meanwhile. Returns whether
     /// nothing has arrived since it last slept in vain, which is the time for housekeeping.
     pub fn woke(&mut self, now: Timestamp, arrived: bool, worked: Span) -> bool {
-        let Phase::Asleep { since, planned } = self.phase else {
+        let LoopPhase::Asleep { since, planned } = self.phase else {
             unreachable!("it was not asleep, but {:?}", self.phase);
         };
-        self.phase = Phase::Between;
+        self.phase = LoopPhase::Between;
         self.orderer.slept(now.since(since), planned, worked);
         if arrived {
             self.quiet = false;
@@ -211,7 +211,7 @@ impl<A: Address> Round<A> {
         room: Result<(), String>,
         writable: Writable,
     ) -> Option<Away> {
-        self.enter(Phase::Begun);
+        self.enter(LoopPhase::Begun);
         self.more = false;
         self.orderer.limit_to(writable);
         self.orderer.begin(now, room)
@@ -225,8 +225,8 @@ impl<A: Address> Round<A> {
 
     /// Takes inputs in, until the batch is over or no more have arrived.
     pub fn fill(&mut self, inbox: &mut impl Inbox<A>) {
-        assert_eq!(self.phase, Phase::Begun, "no batch has begun");
-        if self.stop == Stop::Finishing {
+        assert_eq!(self.phase, LoopPhase::Begun, "no batch has begun");
+        if self.stop == Stopping::Finishing {
             return self.orderer.record_time();
         }
         if self.advancing.is_some() {
@@ -243,27 +243,27 @@ impl<A: Address> Round<A> {
     }
 
     #[inline]
-    fn take(&mut self, input: Input<A>, inbox: &mut impl Inbox<A>) {
+    fn take(&mut self, input: RoundInput<A>, inbox: &mut impl Inbox<A>) {
         match input {
-            Input::Ask(asked, to) => match asked.request {
+            RoundInput::Ask(asked, to) => match asked.request {
                 Request::Advance(by) if self.manual_clock => {
                     let target = inbox.now().after(by);
                     self.advancing = Some(Advancing { target, to });
                 }
                 _ => self.orderer.request(asked, to, || inbox.key()),
             },
-            Input::Gone {
+            RoundInput::Gone {
                 by,
                 request,
                 may_return,
             } => self.orderer.gone(by, request, may_return),
-            Input::Unclaimed(by, grant) => self.orderer.unclaimed(by, grant),
-            Input::Hangup(session) => self.orderer.hang_up(session),
-            Input::Drain => {
+            RoundInput::Unclaimed(by, grant) => self.orderer.unclaimed(by, grant),
+            RoundInput::Hangup(session) => self.orderer.hang_up(session),
+            RoundInput::Drain => {
                 self.draining = true;
                 self.drain();
             }
-            Input::Stop => self.stop(),
+            RoundInput::Stop => self.stop(),
         }
     }
 
@@ -285,15 +285,15 @@ impl<A: Address> Round<A> {
 
     /// The loop ends when everything that has arrived is done.
     pub fn stop(&mut self) {
-        if self.stop == Stop::Serving {
-            self.stop = Stop::Asked;
+        if self.stop == Stopping::Serving {
+            self.stop = Stopping::Asked;
         }
     }
 
     /// Whether it was asked to stop.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.stop != Stop::Serving
+        self.stop != Stopping::Serving
     }
 
     /// Whether waiting requests have still to give up their turn.
@@ -304,18 +304,18 @@ impl<A: Address> Round<A> {
 
     /// What makes the batch durable.
     #[must_use]
-    pub fn write(&self) -> Write<'_> {
+    pub fn write(&self) -> ToWrite<'_> {
         match self.orderer.entry() {
-            Some(entry) => Write::Entry(entry),
-            None if self.orderer.has_answers() => Write::Confirm,
-            None => Write::Nothing,
+            Some(entry) => ToWrite::Entry(entry),
+            None if self.orderer.has_answers() => ToWrite::Confirm,
+            None => ToWrite::Nothing,
         }
     }
 
     /// The batch is durable, so the answers and events that rest on it may leave.
     pub fn written(&mut self) -> Released<'_, A> {
-        assert_eq!(self.phase, Phase::Begun, "no batch has begun");
-        self.phase = Phase::Between;
+        assert_eq!(self.phase, LoopPhase::Begun, "no batch has begun");
+        self.phase = LoopPhase::Between;
         self.orderer.committed()
     }
 
@@ -379,8 +379,12 @@ impl<A: Address> Round<A> {
         }
     }
 
-    fn enter(&mut self, phase: Phase) {
-        assert_eq!(self.phase, Phase::Between, "the batch before is not over");
+    fn enter(&mut self, phase: LoopPhase) {
+        assert_eq!(
+            self.phase,
+            LoopPhase::Between,
+            "the batch before is not over"
+        );
         self.phase = phase;
     }
 }

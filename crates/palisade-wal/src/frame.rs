@@ -13,6 +13,7 @@
 //! payload bytes that look like a frame never are. The head has a checksum of its own, so that the
 //! head of a torn frame is still a proof that the frame before it was synced.
 
+use crate::MAX_PAYLOAD;
 use crate::id::Id;
 
 /// The length of a frame's header, and of a whole mark or seal.
@@ -108,6 +109,7 @@ pub(crate) struct Entry<'a> {
 /// Replaces the content of `buf` with the frame as it is at `offset`. The allocation stays.
 pub(crate) fn encode(buf: &mut Vec<u8>, seed: Seed, offset: u64, entry: &Entry<'_>) {
     let len = entry.payload.len();
+    assert!(len <= MAX_PAYLOAD, "a frame has a payload of {len} bytes");
     buf.clear();
     buf.reserve(size(len));
     buf.extend_from_slice(&[0; HEADER]);
@@ -115,7 +117,7 @@ pub(crate) fn encode(buf: &mut Vec<u8>, seed: Seed, offset: u64, entry: &Entry<'
     buf.resize(size(len), 0);
     let body_crc = seed.body(&buf[HEADER..]);
     buf[0..4].copy_from_slice(&entry.kind.magic().to_le_bytes());
-    // The caller has checked the payload against MAX_PAYLOAD, which is far below 2^32.
+    // MAX_PAYLOAD is far below 2^32.
     buf[4..8].copy_from_slice(&(len as u32).to_le_bytes());
     buf[8..16].copy_from_slice(&entry.seq.to_le_bytes());
     buf[16..24].copy_from_slice(&entry.synced_upto.to_le_bytes());

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Machine;
 use super::grant::GrantSlot;
-use super::slab::{ClientSlot, LeaseSlot, Link, LockSlot, Number as _, WaiterSlot};
+use super::slab::{ClientSlot, LeaseSlot, LockSlot, Number as _, SlotLink, WaiterSlot};
 use crate::command::{Acquire, Command, Entry, GrantRef, LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal, RequestId};
@@ -162,14 +162,14 @@ fn corruptions() -> Vec<Corruption> {
             "a lock is kept for nobody",
         ),
         of(
-            |machine| machine.tables.leases[LeaseSlot::of(0)].first = Link::to(y()),
+            |machine| machine.tables.leases[LeaseSlot::of(0)].first = SlotLink::to(y()),
             releases("x", 0),
             "a lease's links do not agree: before",
         ),
         of(
             |machine| {
                 machine.tables.leases[LeaseSlot::of(0)].last =
-                    Link::to(GrantSlot::of_lock(LockSlot::of(0)))
+                    SlotLink::to(GrantSlot::of_lock(LockSlot::of(0)))
             },
             Command::Acquire(acquire(
                 "u",
@@ -203,12 +203,14 @@ fn corruptions() -> Vec<Corruption> {
             "a request leaves a queue that has none",
         ),
         of(
-            |machine| machine.tables.waiters[WaiterSlot::of(1)].prev = Link::NONE,
+            |machine| machine.tables.waiters[WaiterSlot::of(1)].prev = SlotLink::NONE,
             withdraws(3),
             "a queue's links do not agree: before",
         ),
         of(
-            |machine| machine.tables.waiters[WaiterSlot::of(0)].next = Link::to(WaiterSlot::of(4)),
+            |machine| {
+                machine.tables.waiters[WaiterSlot::of(0)].next = SlotLink::to(WaiterSlot::of(4))
+            },
             withdraws(3),
             "a queue's links do not agree: before",
         ),

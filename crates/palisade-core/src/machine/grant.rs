@@ -11,7 +11,7 @@
 use core::fmt;
 
 use super::record::{Contender, Lease};
-use super::slab::{LeaseSlot, Link, LockSlot, Number, ShareSlot};
+use super::slab::{LeaseSlot, LockSlot, Number, ShareSlot, SlotLink};
 use super::tables::Tables;
 use crate::name::ClientId;
 use crate::time::WallTime;
@@ -23,7 +23,7 @@ pub(crate) struct GrantSlot(u32);
 
 /// Where a grant's record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum At {
+pub(crate) enum GrantAt {
     /// In its lock's: it is exclusive.
     Lock(LockSlot),
     /// In one of its own: it is shared.
@@ -50,11 +50,11 @@ impl GrantSlot {
     }
 
     #[inline]
-    pub(crate) fn at(self) -> At {
+    pub(crate) fn at(self) -> GrantAt {
         if self.0 & SHARE == 0 {
-            At::Lock(LockSlot::of(self.0))
+            GrantAt::Lock(LockSlot::of(self.0))
         } else {
-            At::Share(ShareSlot::of(self.0 & !SHARE))
+            GrantAt::Share(ShareSlot::of(self.0 & !SHARE))
         }
     }
 
@@ -62,14 +62,14 @@ impl GrantSlot {
     #[inline]
     pub(super) fn lock(self) -> Option<LockSlot> {
         match self.at() {
-            At::Lock(lock) => Some(lock),
-            At::Share(_) => None,
+            GrantAt::Lock(lock) => Some(lock),
+            GrantAt::Share(_) => None,
         }
     }
 
     #[inline]
     pub(crate) fn is_share(self) -> bool {
-        matches!(self.at(), At::Share(_))
+        matches!(self.at(), GrantAt::Share(_))
     }
 }
 
@@ -105,7 +105,7 @@ pub(super) struct HeldBy(u32);
 
 /// The same, to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holding {
+pub(super) enum LockHolder {
     /// A lease.
     Lease(LeaseSlot),
     /// Readers, or holders of permits: each has a grant of its own.
@@ -128,11 +128,11 @@ impl HeldBy {
     }
 
     #[inline]
-    pub(super) fn holding(self) -> Holding {
+    pub(super) fn holding(self) -> LockHolder {
         match self {
-            HeldBy::NOBODY => Holding::Nobody,
-            HeldBy::READERS => Holding::Readers,
-            HeldBy(lease) => Holding::Lease(LeaseSlot::of(lease)),
+            HeldBy::NOBODY => LockHolder::Nobody,
+            HeldBy::READERS => LockHolder::Readers,
+            HeldBy(lease) => LockHolder::Lease(LeaseSlot::of(lease)),
         }
     }
 
@@ -160,8 +160,8 @@ pub(crate) struct Grant {
     /// Without a lease, the token of a lock that is kept is not below its last, and that of a shared phase is the phase's.
     by: HeldBy,
     /// The lease's other grants, in token order.
-    prev: Link<GrantSlot>,
-    next: Link<GrantSlot>,
+    prev: SlotLink<GrantSlot>,
+    next: SlotLink<GrantSlot>,
 }
 
 impl Grant {
@@ -184,8 +184,8 @@ impl Grant {
             token,
             wall,
             by: HeldBy::NOBODY,
-            prev: Link::NONE,
-            next: Link::NONE,
+            prev: SlotLink::NONE,
+            next: SlotLink::NONE,
         }
     }
 
@@ -227,8 +227,8 @@ impl Tables {
     #[inline]
     pub(crate) fn lock_of(&self, grant: GrantSlot) -> LockSlot {
         match grant.at() {
-            At::Share(share) => self.lock_of_share(share),
-            At::Lock(lock) => lock,
+            GrantAt::Share(share) => self.lock_of_share(share),
+            GrantAt::Lock(lock) => lock,
         }
     }
 
@@ -236,8 +236,8 @@ impl Tables {
     #[inline]
     pub(crate) fn grant(&self, grant: GrantSlot) -> &Grant {
         match grant.at() {
-            At::Share(share) => self.grant_of_share(share),
-            At::Lock(lock) => &self.locks[lock].grant,
+            GrantAt::Share(share) => self.grant_of_share(share),
+            GrantAt::Lock(lock) => &self.locks[lock].grant,
         }
     }
 
@@ -251,8 +251,8 @@ impl Tables {
     #[inline]
     pub(super) fn fencing(&self, grant: GrantSlot) -> (Token, LeaseSlot) {
         match grant.at() {
-            At::Share(share) => (self.fencing_of_share(share), self.grant(grant).lease()),
-            At::Lock(lock) => {
+            GrantAt::Share(share) => (self.fencing_of_share(share), self.grant(grant).lease()),
+            GrantAt::Lock(lock) => {
                 let writer = self.writer(lock);
                 (writer.token, writer.lease())
             }
@@ -274,8 +274,8 @@ impl Tables {
     #[inline]
     fn grant_mut(&mut self, grant: GrantSlot) -> &mut Grant {
         match grant.at() {
-            At::Share(share) => self.grant_of_share_mut(share),
-            At::Lock(lock) => &mut self.locks[lock].grant,
+            GrantAt::Share(share) => self.grant_of_share_mut(share),
+            GrantAt::Lock(lock) => &mut self.locks[lock].grant,
         }
     }
 
@@ -374,21 +374,21 @@ impl Tables {
 
     /// Appends a grant to its lease's. Tokens only grow, so the list is in token order.
     pub(super) fn tie(&mut self, grant: GrantSlot, lease: LeaseSlot) {
-        let last = core::mem::replace(&mut self.leases[lease].last, Link::to(grant));
+        let last = core::mem::replace(&mut self.leases[lease].last, SlotLink::to(grant));
         let tied = self.grant_mut(grant);
         let (before, token) = (tied.by, tied.token);
         assert_eq!(before, HeldBy::NOBODY, "a grant goes under two leases");
-        (tied.by, tied.prev, tied.next) = (HeldBy::lease(lease), last, Link::NONE);
+        (tied.by, tied.prev, tied.next) = (HeldBy::lease(lease), last, SlotLink::NONE);
         let Some(last) = last.get() else {
-            self.leases[lease].first = Link::to(grant);
+            self.leases[lease].first = SlotLink::to(grant);
             return;
         };
         let before = self.grant_mut(last);
         let (next, older) = (before.next, before.token);
         assert!(next.is_none(), "a lease's last grant has one behind it");
         assert!(older <= token, "a lease's grants are not in token order");
-        before.next = Link::to(grant);
-        if let At::Share(last) = last.at() {
+        before.next = SlotLink::to(grant);
+        if let GrantAt::Share(last) = last.at() {
             self.index_share(last);
         }
     }
@@ -397,7 +397,7 @@ impl Tables {
     pub(crate) fn untie(&mut self, grant: GrantSlot) {
         let untied = self.grant_mut(grant);
         let (lease, prev, next) = (untied.lease(), untied.prev, untied.next);
-        (untied.by, untied.prev, untied.next) = (HeldBy::NOBODY, Link::NONE, Link::NONE);
+        (untied.by, untied.prev, untied.next) = (HeldBy::NOBODY, SlotLink::NONE, SlotLink::NONE);
         let linked = match prev.get() {
             None => core::mem::replace(&mut self.leases[lease].first, next),
             Some(prev) => {
@@ -431,7 +431,7 @@ impl Tables {
 }
 
 #[inline]
-fn one_of_lease(grant: Link<GrantSlot>) -> GrantSlot {
+fn one_of_lease(grant: SlotLink<GrantSlot>) -> GrantSlot {
     match grant.get() {
         Some(grant) => grant,
         None => unreachable!("a lease has no grant"),

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grant::{At, Grant, GrantSlot, Holding};
+use super::grant::{Grant, GrantAt, GrantSlot, LockHolder};
 use super::memory::{Asked, Over};
 use super::record::{Closing, Contender, Lease, Owner};
 use super::slab::{LeaseSlot, LockSlot};
@@ -138,7 +138,7 @@ impl Machine {
             // No other client learns that it holds the lock, or gets the holder's secret.
             Ok(live) if *self.tables.client_of(live) != again.client => return reused(),
             Ok(live)
-                if let At::Share(share) = live.at()
+                if let GrantAt::Share(share) = live.at()
                     && self.tables.is_update(share) != (again.mode == LockMode::Update) =>
             {
                 return reused();
@@ -405,8 +405,8 @@ impl Machine {
     #[inline]
     pub(super) fn granted(&self, slot: GrantSlot, waited: Span) -> Granted {
         let lock = match slot.at() {
-            At::Share(share) => return self.granted_share(share, waited),
-            At::Lock(lock) => lock,
+            GrantAt::Share(share) => return self.granted_share(share, waited),
+            GrantAt::Lock(lock) => lock,
         };
         let grant = self.tables.writer(lock);
         self.granted_by(grant, grant.token(), None, waited)
@@ -489,7 +489,7 @@ impl Machine {
             Ok(live) => live,
             Err(missing) => return self.missing(grant, missing),
         };
-        let At::Lock(lock) = live.at() else {
+        let GrantAt::Lock(lock) = live.at() else {
             return Outcome::Invalid(Invalid::ProclaimOfShared);
         };
         self.changed = true;
@@ -510,8 +510,8 @@ impl Machine {
         };
         let token = self.tables.grant(live).token();
         let delayed = match live.at() {
-            At::Share(_) => None,
-            At::Lock(lock) => self.closed_after(lock, Ending::Released),
+            GrantAt::Share(_) => None,
+            GrantAt::Lock(lock) => self.closed_after(lock, Ending::Released),
         };
         let delayed = delayed.map(|until| until.since(self.now));
         self.end_and_wake(live, Ending::Released, None, effects);
@@ -555,8 +555,8 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let lock = match grant.at() {
-            At::Share(share) => return self.leave_phase(share, how, reason, effects),
-            At::Lock(lock) => lock,
+            GrantAt::Share(share) => return self.leave_phase(share, how, reason, effects),
+            GrantAt::Lock(lock) => lock,
         };
         if !self.tables.locks[lock].extra.is_none() {
             return self.end_and_close(lock, how, reason, effects);
@@ -595,8 +595,8 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let lock = match grant.at() {
-            At::Share(share) => return self.end_share(share, how, reason, effects),
-            At::Lock(lock) => lock,
+            GrantAt::Share(share) => return self.end_share(share, how, reason, effects),
+            GrantAt::Lock(lock) => lock,
         };
         self.changed = true;
         self.ended += 1;
@@ -638,9 +638,9 @@ impl Machine {
         match self.tables.find_lock(lock) {
             None => Standing::Free,
             Some(slot) => match self.tables.writer(slot).by().holding() {
-                Holding::Nobody => Standing::Kept(slot),
-                Holding::Readers => Standing::Shared(slot),
-                Holding::Lease(_) => Standing::Held(slot),
+                LockHolder::Nobody => Standing::Kept(slot),
+                LockHolder::Readers => Standing::Shared(slot),
+                LockHolder::Lease(_) => Standing::Held(slot),
             },
         }
     }
@@ -749,8 +749,8 @@ impl Machine {
         Holder {
             client: self.tables.clients[lease.client.slot()].id.clone(),
             token: match grant.at() {
-                At::Share(share) => self.tables.fencing_of_share(share),
-                At::Lock(_) => held.token(),
+                GrantAt::Share(share) => self.tables.fencing_of_share(share),
+                GrantAt::Lock(_) => held.token(),
             },
             remaining: lease.expires.since(self.now),
         }

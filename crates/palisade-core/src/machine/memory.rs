@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::hash::{Hash, Hasher};
 
 use super::index::Index;
-use super::slab::{Link, Number};
+use super::slab::{Number, SlotLink};
 use crate::command::Others;
 use crate::id::{LeaseKey, Principal, RequestId};
 use crate::limits;
@@ -51,27 +51,27 @@ pub struct Over {
 
 /// The number of an entry among all that a ring ever had. It may be that of an entry that is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(u32);
+pub(super) struct RingPlace(u32);
 
-impl Place {
+impl RingPlace {
     /// Before all others.
-    const FIRST: Place = Place(0);
+    const FIRST: RingPlace = RingPlace(0);
 
     /// The number that so many entries later has.
-    fn after(self, entries: usize) -> Place {
-        Place(self.0.wrapping_add(entries as u32))
+    fn after(self, entries: usize) -> RingPlace {
+        RingPlace(self.0.wrapping_add(entries as u32))
     }
 
     /// How many entries it is behind another one.
-    fn behind(self, other: Place) -> usize {
+    fn behind(self, other: RingPlace) -> usize {
         self.0.wrapping_sub(other.0) as usize
     }
 }
 
-impl Number for Place {
+impl Number for RingPlace {
     #[inline]
-    fn of(number: u32) -> Place {
-        Place(number)
+    fn of(number: u32) -> RingPlace {
+        RingPlace(number)
     }
 
     #[inline]
@@ -155,7 +155,7 @@ impl Hash for Asked {
 pub(super) struct Ring<T> {
     entries: VecDeque<T>,
     /// How many entries have been dropped: the entry at `i` has the slot number `dropped + i`.
-    dropped: Place,
+    dropped: RingPlace,
     newest: Recent,
 }
 
@@ -163,7 +163,7 @@ impl<T: Keyed> Ring<T> {
     pub(super) fn new(seed: u64) -> Ring<T> {
         Ring {
             entries: VecDeque::new(),
-            dropped: Place::FIRST,
+            dropped: RingPlace::FIRST,
             newest: Recent::new(seed),
         }
     }
@@ -179,7 +179,7 @@ impl<T: Keyed> Ring<T> {
         let slot = self.dropped.after(self.entries.len());
         self.entries.push_back(entry);
         let (entries, dropped) = (&self.entries, self.dropped);
-        let at = |slot: Place| entries.get(slot.behind(dropped));
+        let at = |slot: RingPlace| entries.get(slot.behind(dropped));
         self.newest.insert(slot, |slot| at(slot).map(T::key));
     }
 
@@ -192,13 +192,13 @@ impl<T: Keyed> Ring<T> {
         self.entries.iter()
     }
 
-    fn find<'a>(&'a self, key: &T::Key<'a>) -> Option<Place> {
+    fn find<'a>(&'a self, key: &T::Key<'a>) -> Option<RingPlace> {
         self.newest
             .find(key, |slot| self.at(slot).is_some_and(|it| it.key() == *key))
     }
 
     /// `None` for an entry that is forgotten.
-    fn at(&self, slot: Place) -> Option<&T> {
+    fn at(&self, slot: RingPlace) -> Option<&T> {
         self.entries.get(slot.behind(self.dropped))
     }
 }
@@ -348,8 +348,8 @@ impl<T: Owned> Shared<T> {
 /// content of the older one is forgotten at once. So no entry ever has to be searched for to be forgotten.
 #[derive(Clone, Debug)]
 struct Recent {
-    newer: Index<Place>,
-    older: Index<Place>,
+    newer: Index<RingPlace>,
+    older: Index<RingPlace>,
     /// The number of entries added to `newer`.
     taken: usize,
 }
@@ -363,14 +363,18 @@ impl Recent {
         }
     }
 
-    fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(Place) -> bool) -> Option<Place> {
+    fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(RingPlace) -> bool) -> Option<RingPlace> {
         let hash = self.newer.hash(key);
         let newer = self.newer.find_hashed(hash, &is);
         newer.or_else(|| self.older.find_hashed(hash, &is))
     }
 
     /// `key_of` gives the key of any entry that is not forgotten, such as that of `slot`.
-    fn insert<K: Hash + PartialEq>(&mut self, slot: Place, key_of: impl Fn(Place) -> Option<K>) {
+    fn insert<K: Hash + PartialEq>(
+        &mut self,
+        slot: RingPlace,
+        key_of: impl Fn(RingPlace) -> Option<K>,
+    ) {
         if self.taken == MOST {
             core::mem::swap(&mut self.newer, &mut self.older);
             self.newer.clear();
@@ -401,7 +405,7 @@ pub(super) struct Endings(Shared<Linked>);
 struct Linked {
     over: Over,
     /// The lease's ending before this one, if it had any; perhaps forgotten by now.
-    before: Link<Place>,
+    before: SlotLink<RingPlace>,
 }
 
 impl Keyed for Linked {
@@ -421,7 +425,7 @@ impl Owned for Linked {
     #[inline]
     fn following(self, remembered: &Ring<Linked>) -> Linked {
         let before = remembered.find(&self.over.key);
-        let before = before.map_or(Link::NONE, Link::to);
+        let before = before.map_or(SlotLink::NONE, SlotLink::to);
         Linked { before, ..self }
     }
 
@@ -444,7 +448,7 @@ impl Endings {
     pub(super) fn remember(&mut self, over: Over) {
         self.0.remember(Linked {
             over,
-            before: Link::NONE,
+            before: SlotLink::NONE,
         });
     }
 
@@ -452,7 +456,7 @@ impl Endings {
     pub(super) fn restore(&mut self, over: Over) {
         self.0.restore(Linked {
             over,
-            before: Link::NONE,
+            before: SlotLink::NONE,
         });
     }
 
@@ -590,7 +594,7 @@ mod tests {
         let mut remember = |endings: &mut Endings, over: Over| {
             plain.remember(Linked {
                 over: over.clone(),
-                before: Link::NONE,
+                before: SlotLink::NONE,
             });
             endings.remember(over);
             assert!(endings.0.ring.entries.len() < MOST);

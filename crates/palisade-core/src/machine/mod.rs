@@ -56,7 +56,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::num::NonZero;
 
-use grant::{At, GrantSlot};
+use grant::{GrantAt, GrantSlot};
 use memory::{Answers, Endings};
 use record::Lease;
 use slab::LockSlot;
@@ -380,8 +380,8 @@ impl Machine {
             return;
         }
         let slot = match grant.at() {
-            At::Share(share) => return self.event_of_share(share, change, waited, effects),
-            At::Lock(lock) => lock,
+            GrantAt::Share(share) => return self.event_of_share(share, change, waited, effects),
+            GrantAt::Lock(lock) => lock,
         };
         let place = grant;
         let lock = &self.tables.locks[slot];

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::grant::Grant;
 use super::grant::GrantSlot;
 use super::share::Readers;
-use super::slab::{ClientSlot, ExtraSlot, Link, LockSlot, Number, WaiterSlot};
+use super::slab::{ClientSlot, ExtraSlot, LockSlot, Number, SlotLink, WaiterSlot};
 use crate::command::{LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
@@ -18,15 +18,15 @@ pub(crate) struct Lock {
     pub(crate) name: LockName,
     pub(crate) grant: Grant,
     /// Most locks have none.
-    pub(crate) extra: Link<ExtraSlot>,
+    pub(crate) extra: SlotLink<ExtraSlot>,
 }
 
 /// The fields that few locks have: text from the holder, and a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Extra {
     pub(crate) metadata: Option<Box<str>>,
-    pub(super) first: Link<WaiterSlot>,
-    pub(super) last: Link<WaiterSlot>,
+    pub(super) first: SlotLink<WaiterSlot>,
+    pub(super) last: SlotLink<WaiterSlot>,
     pub(crate) waiting: u32,
     /// The holders of a shared phase, the oldest first.
     pub(super) readers: Readers,
@@ -68,8 +68,8 @@ pub(crate) struct Lease {
     pub(crate) client: Owner,
     pub(crate) ttl: Ttl,
     pub(crate) expires: Timestamp,
-    pub(super) first: Link<GrantSlot>,
-    pub(super) last: Link<GrantSlot>,
+    pub(super) first: SlotLink<GrantSlot>,
+    pub(super) last: SlotLink<GrantSlot>,
 }
 
 /// A client id that some lease or waiter has, under its principal.
@@ -141,8 +141,8 @@ pub(crate) struct Waiter {
     pub(crate) role: Role,
     /// Counts arrivals, so that a restored queue has the same order.
     pub(crate) arrival: u64,
-    pub(super) prev: Link<WaiterSlot>,
-    pub(super) next: Link<WaiterSlot>,
+    pub(super) prev: SlotLink<WaiterSlot>,
+    pub(super) next: SlotLink<WaiterSlot>,
 }
 
 /// Which record of a request a waiter is. A set has one in the queue of each of its locks.
@@ -203,8 +203,8 @@ impl Extra {
     pub(super) const fn new() -> Extra {
         Extra {
             metadata: None,
-            first: Link::NONE,
-            last: Link::NONE,
+            first: SlotLink::NONE,
+            last: SlotLink::NONE,
             waiting: 0,
             readers: Readers::NONE,
             permits: None,

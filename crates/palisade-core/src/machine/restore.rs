@@ -16,7 +16,7 @@ use super::expiry::Expiry;
 use super::grant::GrantSlot;
 use super::memory::{Answers, Endings};
 use super::record::{Contender, Owner, Role, Waiter};
-use super::slab::{LeaseSlot, Link, LockSlot, Number as _, ShareSlot, WaiterSlot};
+use super::slab::{LeaseSlot, LockSlot, Number as _, ShareSlot, SlotLink, WaiterSlot};
 use super::snapshot::{
     GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord,
 };
@@ -557,8 +557,8 @@ impl Machine {
             mode: waiter.mode,
             role,
             arrival: waiter.arrival,
-            prev: Link::NONE,
-            next: Link::NONE,
+            prev: SlotLink::NONE,
+            next: SlotLink::NONE,
         };
         let client = Contender {
             by: waiter.by,

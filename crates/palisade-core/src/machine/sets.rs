@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::grants::LeaseFor;
 use super::record::{Closing, Contender, Owner, Role, Waiter};
-use super::slab::{ClientSlot, LeaseSlot, Link, LockSlot, WaiterSlot};
+use super::slab::{ClientSlot, LeaseSlot, LockSlot, SlotLink, WaiterSlot};
 use super::tables::Tables;
 use super::waiting::{at_once, without_ttl};
 use crate::command::{Acquire, LockMode, Others};
@@ -296,8 +296,8 @@ impl Machine {
                 mode: LockMode::Exclusive,
                 role,
                 arrival: self.arrivals,
-                prev: Link::NONE,
-                next: Link::NONE,
+                prev: SlotLink::NONE,
+                next: SlotLink::NONE,
             };
             let client = Contender {
                 by: self.by,

@@ -11,8 +11,8 @@
 
 use alloc::boxed::Box;
 
-use super::grant::{At, Grant, GrantSlot, HeldBy};
-use super::slab::{LeaseSlot, Link, LockSlot, ShareSlot};
+use super::grant::{Grant, GrantAt, GrantSlot, HeldBy};
+use super::slab::{LeaseSlot, LockSlot, ShareSlot, SlotLink};
 use super::tables::Tables;
 use crate::id::GrantId;
 use crate::name::LockName;
@@ -27,8 +27,8 @@ pub(crate) struct Share {
     pub(super) grant: Grant,
     pub(super) lock: LockSlot,
     /// The lock's other readers.
-    prev: Link<ShareSlot>,
-    next: Link<ShareSlot>,
+    prev: SlotLink<ShareSlot>,
+    next: SlotLink<ShareSlot>,
     slots: Slots,
     /// Whether it is in the index. The newest grant of a lease need not be, because it is always looked at.
     indexed: bool,
@@ -48,19 +48,19 @@ pub(super) struct Named<'a> {
 /// The holders of a shared phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Readers {
-    pub(super) first: Link<ShareSlot>,
-    pub(super) last: Link<ShareSlot>,
+    pub(super) first: SlotLink<ShareSlot>,
+    pub(super) last: SlotLink<ShareSlot>,
     pub(super) count: u32,
     /// The one in mode update, if there is one.
-    pub(super) update: Link<ShareSlot>,
+    pub(super) update: SlotLink<ShareSlot>,
 }
 
 impl Readers {
     pub(super) const NONE: Readers = Readers {
-        first: Link::NONE,
-        last: Link::NONE,
+        first: SlotLink::NONE,
+        last: SlotLink::NONE,
         count: 0,
-        update: Link::NONE,
+        update: SlotLink::NONE,
     };
 
     pub(super) fn is_empty(&self) -> bool {
@@ -103,8 +103,8 @@ impl Tables {
         let share = self.shares.insert(Share {
             grant: Grant::new(number, wall),
             lock,
-            prev: Link::NONE,
-            next: Link::NONE,
+            prev: SlotLink::NONE,
+            next: SlotLink::NONE,
             slots,
             indexed: false,
             metadata,
@@ -112,9 +112,9 @@ impl Tables {
         self.numbers.insert(&number, share);
         let readers = &mut self.extra_mut(lock).readers;
         readers.count += 1;
-        let before = core::mem::replace(&mut readers.last, Link::to(share));
+        let before = core::mem::replace(&mut readers.last, SlotLink::to(share));
         let Some(prev) = before.get() else {
-            readers.first = Link::to(share);
+            readers.first = SlotLink::to(share);
             return share;
         };
         let prev = self.share_mut(prev);
@@ -124,7 +124,7 @@ impl Tables {
             older < token,
             "readers are not in the order of their numbers (S1)"
         );
-        prev.next = Link::to(share);
+        prev.next = SlotLink::to(share);
         self.share_mut(share).prev = before;
         share
     }
@@ -169,7 +169,7 @@ impl Tables {
         assert!(readers.count > 0, "a reader leaves a lock that has none");
         readers.count -= 1;
         if readers.update == share {
-            readers.update = Link::NONE;
+            readers.update = SlotLink::NONE;
         }
         let linked = match prev.get() {
             None => core::mem::replace(&mut self.extra_mut(lock).readers.first, next),
@@ -201,7 +201,7 @@ impl Tables {
             update.is_none(),
             "a lock has two grants in mode update (S8)"
         );
-        *update = Link::to(share);
+        *update = SlotLink::to(share);
     }
 
     /// A lock's grant in mode update (S8).
@@ -216,7 +216,7 @@ impl Tables {
 
     #[cfg(test)]
     pub(crate) fn spoil_update(&mut self, lock: LockSlot, update: ShareSlot) {
-        self.extra_mut(lock).readers.update = Link::to(update);
+        self.extra_mut(lock).readers.update = SlotLink::to(update);
     }
 
     /// Whether a shared grant is in mode update.
@@ -227,7 +227,7 @@ impl Tables {
     /// The grant of this lease in the lock's phase.
     pub(crate) fn find_share(&self, lock: LockSlot, lease: LeaseSlot) -> Option<ShareSlot> {
         let newest = self.leases[lease].last.get().map(GrantSlot::at);
-        if let Some(At::Share(newest)) = newest
+        if let Some(GrantAt::Share(newest)) = newest
             && self.share(newest).lock == lock
         {
             return Some(newest);
@@ -354,8 +354,8 @@ impl Tables {
     /// The text that a grant's holder gave about itself.
     pub(crate) fn metadata_of(&self, grant: GrantSlot) -> Option<&str> {
         match grant.at() {
-            At::Share(share) => self.share(share).metadata.as_deref(),
-            At::Lock(lock) => self.metadata(lock),
+            GrantAt::Share(share) => self.share(share).metadata.as_deref(),
+            GrantAt::Lock(lock) => self.metadata(lock),
         }
     }
 

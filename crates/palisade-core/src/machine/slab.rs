@@ -57,24 +57,24 @@ slots! {
 
 /// A slot or none, as large as a slot, for linked records. Outside of them `Option` is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Link<S> {
+pub(crate) struct SlotLink<S> {
     number: u32,
     of: PhantomData<S>,
 }
 
-impl<S: Number> Link<S> {
+impl<S: Number> SlotLink<S> {
     /// No slot.
-    pub(crate) const NONE: Link<S> = Link {
+    pub(crate) const NONE: SlotLink<S> = SlotLink {
         number: u32::MAX,
         of: PhantomData,
     };
 
     #[inline]
-    pub(crate) fn to(slot: S) -> Link<S> {
+    pub(crate) fn to(slot: S) -> SlotLink<S> {
         let number = slot.number();
         debug_assert_ne!(number, u32::MAX, "no slot has this number");
         let of = PhantomData;
-        Link { number, of }
+        SlotLink { number, of }
     }
 
     #[inline]
@@ -88,13 +88,13 @@ impl<S: Number> Link<S> {
     }
 }
 
-impl<S: Number> fmt::Debug for Link<S> {
+impl<S: Number> fmt::Debug for SlotLink<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.get().fmt(f)
     }
 }
 
-impl<S: Number> PartialEq<S> for Link<S> {
+impl<S: Number> PartialEq<S> for SlotLink<S> {
     #[inline]
     fn eq(&self, slot: &S) -> bool {
         self.number == slot.number()

@@ -13,7 +13,9 @@ use super::index::Index;
 use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
 use super::share::Share;
 use super::short::Short;
-use super::slab::{ClientSlot, ExtraSlot, LeaseSlot, Link, LockSlot, ShareSlot, Slab, WaiterSlot};
+use super::slab::{
+    ClientSlot, ExtraSlot, LeaseSlot, LockSlot, ShareSlot, Slab, SlotLink, WaiterSlot,
+};
 use super::timers::Timers;
 use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
@@ -218,8 +220,8 @@ impl Tables {
             client,
             ttl,
             expires,
-            first: Link::NONE,
-            last: Link::NONE,
+            first: SlotLink::NONE,
+            last: SlotLink::NONE,
         });
         self.keys.insert(&key, slot);
         self.lease_timers.insert(slot, expires);
@@ -319,7 +321,7 @@ impl Tables {
         let record = Lock {
             name,
             grant: Grant::new(token, wall),
-            extra: Link::NONE,
+            extra: SlotLink::NONE,
         };
         let slot = self.locks.insert(record);
         self.names.insert(&*self.locks[slot].name, slot);
@@ -394,7 +396,7 @@ impl Tables {
             Some(extra) => extra,
             None => {
                 let extra = self.extras.insert(Extra::new());
-                *link = Link::to(extra);
+                *link = SlotLink::to(extra);
                 extra
             }
         };
@@ -431,14 +433,14 @@ impl Tables {
         let extra = self.extra_mut(lock);
         extra.waiting += 1;
         if is_upgrade && let Some(next) = extra.first.get() {
-            extra.first = Link::to(slot);
-            self.waiters[slot].next = Link::to(next);
-            self.waiters[next].prev = Link::to(slot);
+            extra.first = SlotLink::to(slot);
+            self.waiters[slot].next = SlotLink::to(next);
+            self.waiters[next].prev = SlotLink::to(slot);
             return slot;
         }
-        let prev = core::mem::replace(&mut extra.last, Link::to(slot));
+        let prev = core::mem::replace(&mut extra.last, SlotLink::to(slot));
         let Some(last) = prev.get() else {
-            extra.first = Link::to(slot);
+            extra.first = SlotLink::to(slot);
             return slot;
         };
         let before = &mut self.waiters[last];
@@ -450,7 +452,7 @@ impl Tables {
             before.arrival < arrival,
             "a queue is not in order of arrival (A10)"
         );
-        before.next = Link::to(slot);
+        before.next = SlotLink::to(slot);
         self.waiters[slot].prev = prev;
         slot
     }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::grants::{LeaseFor, Next, reused};
 use super::record::{Contender, Owner, Role, Waiter};
-use super::slab::{Link, LockSlot, WaiterSlot};
+use super::slab::{LockSlot, SlotLink, WaiterSlot};
 use super::wheel::is_due;
 use crate::command::{Acquire, GrantRef, LockMode, Others, Under};
 use crate::id::{Principal, RequestId};
@@ -37,8 +37,8 @@ impl Machine {
             mode: acquire.mode,
             role: Role::Alone,
             arrival: self.arrivals,
-            prev: Link::NONE,
-            next: Link::NONE,
+            prev: SlotLink::NONE,
+            next: SlotLink::NONE,
         };
         self.tables.enqueue(self.contender(&acquire.client), waiter);
         Outcome::Queued

@@ -43,17 +43,17 @@ pub(super) struct Wheel {
     soonest: u64,
     occupied: [u64; LEVELS],
     heads: Box<[Timer]>,
-    links: Vec<Link>,
+    links: Vec<TimerLink>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct TimerLink {
     /// [`NIL`] of a timer that is not in.
     prev: Timer,
     next: Timer,
 }
 
-const LOOSE: Link = Link {
+const LOOSE: TimerLink = TimerLink {
     prev: NIL,
     next: NIL,
 };
@@ -92,7 +92,7 @@ impl Wheel {
         let head = self.heads[place];
         let is_in = self.links[timer as usize].prev != NIL;
         assert!(!is_in, "timer {timer} is put in twice");
-        self.links[timer as usize] = Link {
+        self.links[timer as usize] = TimerLink {
             prev: FIRST_OF + place as Timer,
             next: head,
         };
@@ -109,7 +109,7 @@ impl Wheel {
         let Some(link) = self.links.get_mut(timer as usize) else {
             return;
         };
-        let Link { prev, next } = core::mem::replace(link, LOOSE);
+        let TimerLink { prev, next } = core::mem::replace(link, LOOSE);
         if prev == NIL {
             return;
         }

@@ -25,7 +25,7 @@ impl Address for Caller {
 struct Stepper {
     round: Round<Caller>,
     clock: Cell<Timestamp>,
-    inputs: VecDeque<Input<Caller>>,
+    inputs: VecDeque<RoundInput<Caller>>,
     keys: u128,
     /// The bytes of each batch, the answers, and the instants of the events.
     log: Vec<usize>,
@@ -35,7 +35,7 @@ struct Stepper {
 }
 
 impl Inbox<Caller> for Stepper {
-    fn next(&mut self, _: &Orderer<Caller>) -> Option<Input<Caller>> {
+    fn next(&mut self, _: &Orderer<Caller>) -> Option<RoundInput<Caller>> {
         self.inputs.pop_front()
     }
 
@@ -76,7 +76,7 @@ impl Stepper {
     }
 
     fn ask(&mut self, number: u32, request: Request) {
-        let input = Input::Ask(request.into(), Caller(number));
+        let input = RoundInput::Ask(request.into(), Caller(number));
         self.inputs.push_back(input);
     }
 
@@ -101,7 +101,7 @@ impl Stepper {
     }
 
     fn write(&mut self) {
-        if let Write::Entry(entry) = self.round.write() {
+        if let ToWrite::Entry(entry) = self.round.write() {
             self.log.push(entry.len());
         }
         let Released { answers, events } = self.round.written();
@@ -111,19 +111,19 @@ impl Stepper {
     }
 
     /// Takes everything in that is there, and returns what the loop does then.
-    fn work(&mut self) -> Rest {
-        if matches!(self.round.phase, Phase::Asleep { .. }) {
+    fn work(&mut self) -> UntilNext {
+        if matches!(self.round.phase, LoopPhase::Asleep { .. }) {
             let _ = self.round.woke(self.clock.get(), true, Span::ZERO);
         }
         loop {
             let rest = self.round.rest(self.clock.get());
             match rest {
-                Rest::Sleep(_) if self.inputs.is_empty() => return rest,
-                Rest::Sleep(_) => {
+                UntilNext::Sleep(_) if self.inputs.is_empty() => return rest,
+                UntilNext::Sleep(_) => {
                     let _ = self.round.woke(self.clock.get(), true, Span::ZERO);
                 }
-                Rest::GoOn(advance) => self.clock.set(self.clock.get().after(advance)),
-                Rest::Over => return rest,
+                UntilNext::GoOn(advance) => self.clock.set(self.clock.get().after(advance)),
+                UntilNext::Over => return rest,
             }
             self.begin();
             self.fill();
@@ -145,12 +145,16 @@ fn wish(lock: &str, client: &str, ttl: Ttl, wait: Option<Span>) -> Request {
 #[test]
 fn it_sleeps_until_something_is_due_and_at_most_for_a_heartbeat() {
     let mut stepper = Stepper::new(false);
-    assert_eq!(stepper.work(), Rest::Sleep(ms(100)));
+    assert_eq!(stepper.work(), UntilNext::Sleep(ms(100)));
     stepper.ask(1, wish("a", "c", Ttl::from_millis(5_000).unwrap(), None));
-    assert_eq!(stepper.work(), Rest::Sleep(ms(100)), "due in five seconds");
+    assert_eq!(
+        stepper.work(),
+        UntilNext::Sleep(ms(100)),
+        "due in five seconds"
+    );
     for (now, planned) in [(4_950, 46), (5_000, 0), (5_010, 0)] {
         stepper.round.woke(at(now), false, Span::ZERO);
-        let Rest::Sleep(sleeps) = stepper.round.rest(at(now)) else {
+        let UntilNext::Sleep(sleeps) = stepper.round.rest(at(now)) else {
             panic!("there is nothing else to do");
         };
         assert!(sleeps <= ms(planned), "{now}: {sleeps:?}");
@@ -161,7 +165,7 @@ fn it_sleeps_until_something_is_due_and_at_most_for_a_heartbeat() {
 fn it_is_quiet_when_it_has_slept_in_vain_twice() {
     let mut stepper = Stepper::new(false);
     let mut sleep = |arrived| {
-        assert!(matches!(stepper.round.rest(at(0)), Rest::Sleep(_)));
+        assert!(matches!(stepper.round.rest(at(0)), UntilNext::Sleep(_)));
         stepper.round.woke(at(0), arrived, Span::ZERO)
     };
     let quiet = [false, false, true, false, false].map(&mut sleep);
@@ -197,7 +201,7 @@ fn a_manual_clock_stops_wherever_something_is_due() {
     stepper.ask(4, Request::Advance(ms(10_000)));
     stepper.ask(5, Request::Status);
     // Waiting does not move it.
-    assert_eq!(stepper.work(), Rest::Sleep(ms(100)));
+    assert_eq!(stepper.work(), UntilNext::Sleep(ms(100)));
     assert_eq!(stepper.clock.get(), at(10_000));
     assert_eq!(stepper.events, [at(1_000), at(2_000), at(3_000)]);
     let [
@@ -230,12 +234,12 @@ fn a_clock_that_the_log_left_on_its_way_is_of_unknown_outcome() {
 fn a_stop_ends_after_everything_that_has_arrived() {
     let mut stepper = Stepper::new(false);
     stepper.ask(1, wish("a", "c", Ttl::MAX, None));
-    stepper.inputs.push_back(Input::Stop);
+    stepper.inputs.push_back(RoundInput::Stop);
     stepper.ask(2, Request::Status);
     assert!(!stepper.round.is_stopping());
     stepper.clock.set(at(7));
     let before = stepper.log.len();
-    assert_eq!(stepper.work(), Rest::Over);
+    assert_eq!(stepper.work(), UntilNext::Over);
     assert!(stepper.round.is_stopping());
     assert_eq!(stepper.answers.len(), 2);
     assert_eq!(stepper.log.len(), before + 1, "its grant has the time");
@@ -255,7 +259,7 @@ fn a_drain_goes_on_until_nobody_waits() {
     stepper.work();
     stepper.answers.clear();
     stepper.round = stepper.round.with_batches_of(64);
-    stepper.inputs.push_back(Input::Drain);
+    stepper.inputs.push_back(RoundInput::Drain);
     let _ = stepper.round.woke(at(0), true, Span::ZERO);
     let mut batches = 0;
     loop {
@@ -266,7 +270,7 @@ fn a_drain_goes_on_until_nobody_waits() {
         if !stepper.round.is_draining() {
             break;
         }
-        assert_eq!(stepper.round.rest(at(0)), Rest::GoOn(Span::ZERO));
+        assert_eq!(stepper.round.rest(at(0)), UntilNext::GoOn(Span::ZERO));
     }
     assert!(batches > 3, "{batches}");
     assert_eq!(stepper.answers.len(), 20);
@@ -342,18 +346,18 @@ impl Draw {
         }
     }
 
-    fn input(&mut self, number: u32) -> Input<Caller> {
+    fn input(&mut self, number: u32) -> RoundInput<Caller> {
         let by = Principal::ANONYMOUS;
         match self.below(40) {
-            0 => Input::Drain,
-            1 | 2 => Input::Hangup(self.below(4)),
-            3..6 => Input::Gone {
+            0 => RoundInput::Drain,
+            1 | 2 => RoundInput::Hangup(self.below(4)),
+            3..6 => RoundInput::Gone {
                 by,
                 request: self.request(),
                 may_return: self.below(2) == 0,
             },
-            6 => Input::Unclaimed(by, self.grant()),
-            _ => Input::Ask(self.asks().into(), Caller(number)),
+            6 => RoundInput::Unclaimed(by, self.grant()),
+            _ => RoundInput::Ask(self.asks().into(), Caller(number)),
         }
     }
 }
@@ -375,7 +379,7 @@ fn nothing_that_arrives_reaches_an_assertion() {
                 stepper.inputs.push_back(input);
             }
             stepper.full = draw.below(10) == 0;
-            assert!(matches!(stepper.work(), Rest::Sleep(_)));
+            assert!(matches!(stepper.work(), UntilNext::Sleep(_)));
             if seed % 3 > 0 {
                 let passes = [0, 1, 60, 900][draw.below(4) as usize];
                 stepper.clock.set(stepper.clock.get().after(ms(passes)));
@@ -386,8 +390,8 @@ fn nothing_that_arrives_reaches_an_assertion() {
             }
         }
         stepper.full = false;
-        stepper.inputs.push_back(Input::Stop);
-        assert_eq!(stepper.work(), Rest::Over, "seed {seed}");
+        stepper.inputs.push_back(RoundInput::Stop);
+        assert_eq!(stepper.work(), UntilNext::Over, "seed {seed}");
         let last = stepper.round.stopped().map(|(to, answer)| (to.0, answer));
         let mut answers = mem::take(&mut stepper.answers);
         answers.extend(last);

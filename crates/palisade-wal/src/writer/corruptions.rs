@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::SimStorage;
 use crate::{CreateOptions, Options};
 
-type Change = fn(&mut Wal);
+type WriterStep = fn(&mut Wal);
 
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -35,9 +35,9 @@ fn log(storage: &SimStorage) -> Wal {
 
 #[test]
 fn the_next_write_meets_a_corruption_and_writes_nothing() {
-    let commits: Change = |wal| drop(wal.commit(&[1; 100]));
-    let marks: Change = |wal| drop(wal.seal_mark());
-    let corruptions: [(Change, Change, &str); 5] = [
+    let commits: WriterStep = |wal| drop(wal.commit(&[1; 100]));
+    let marks: WriterStep = |wal| drop(wal.seal_mark());
+    let corruptions: [(WriterStep, WriterStep, &str); 5] = [
         (
             |wal| wal.next_seq = 0,
             commits,

@@ -9,7 +9,7 @@ use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
 use palisade_pipeline::codec::decode_batch;
 use palisade_pipeline::orderer::{Address, Moment, Orderer, Released};
-use palisade_pipeline::round::{Inbox, Input, Rest, Round, Write as ToWrite};
+use palisade_pipeline::round::{Inbox, Round, RoundInput, ToWrite, UntilNext};
 use palisade_pipeline::{Answer, Failure, Writable, take_over};
 use palisade_replica::peers::PeerHistory;
 use palisade_replica::{
@@ -42,16 +42,16 @@ impl Address for Caller {
 }
 
 /// The requests that have reached a leader.
-struct Intake<'a> {
+struct NodeInbox<'a> {
     gathered: &'a mut VecDeque<Ask>,
     now: Timestamp,
     rng: &'a mut Rng,
 }
 
-impl Inbox<Caller> for Intake<'_> {
-    fn next(&mut self, _: &Orderer<Caller>) -> Option<Input<Caller>> {
+impl Inbox<Caller> for NodeInbox<'_> {
+    fn next(&mut self, _: &Orderer<Caller>) -> Option<RoundInput<Caller>> {
         let Ask { request, reply } = self.gathered.pop_front()?;
-        Some(Input::Ask(request.into(), Caller(reply)))
+        Some(RoundInput::Ask(request.into(), Caller(reply)))
     }
 
     fn now(&self) -> Timestamp {
@@ -304,7 +304,7 @@ impl Node {
         let mut gathered = VecDeque::new();
         let mut going = self.commit(&mut round, &mut leadership).await;
         while going && !self.world.is_ended() {
-            if let Rest::Sleep(planned) = round.rest(self.at(from, since)) {
+            if let UntilNext::Sleep(planned) = round.rest(self.at(from, since)) {
                 let first = within(planned.as_nanos().max(1), asks.recv()).await;
                 gathered.extend(first.flatten());
                 while let Ok(ask) = asks.try_recv() {
@@ -324,7 +324,7 @@ impl Node {
                 Ok(())
             };
             round.begin(now, room, Writable::default());
-            round.fill(&mut Intake {
+            round.fill(&mut NodeInbox {
                 gathered: &mut gathered,
                 now: now.at,
                 rng: &mut self.rng,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use openraft_rt::AsyncRuntime as _;
 use openraft_rt_sim::SimRuntime;
+use palisade_core::invariants;
 use palisade_replica::{Applier, NodeId, Role, State};
 
 use super::check::Check;
@@ -264,6 +265,7 @@ fn records(applier: &Applier) -> Vec<String> {
 fn machine(applier: &Applier) -> Result<Vec<u8>, String> {
     let bytes = applier.snapshot().map_err(|error| error.to_string())?;
     let state = State::load(0, &bytes, false).map_err(|error| error.to_string())?;
+    invariants::check(state.machine.machine()).map_err(|broken| format!("not so: {broken}"))?;
     let mut machine = Vec::new();
     let written: Result<(), std::convert::Infallible> = state.machine.snapshot(|part| {
         machine.extend_from_slice(part);

@@ -58,7 +58,7 @@ impl Gate {
         within: Option<&str>,
         demand: impl FnOnce() -> Demand,
     ) -> Result<Option<Held>, Refusal> {
-        let (Some(rules), Some(known)) = (&self.rules, &who.known) else {
+        let Some((rules, known)) = self.known(who)? else {
             return Ok(None);
         };
         let access = rules.current();

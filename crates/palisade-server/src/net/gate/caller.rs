@@ -14,7 +14,7 @@ use palisade_access::{Access, Bearer, Credential, Principal, Unknown};
 use super::{Gate, denied, name, unauthenticated};
 use crate::net::audit::Audit;
 use crate::net::convert::Refusal;
-use crate::net::rules::wall_seconds;
+use crate::net::rules::{Rules, wall_seconds};
 use crate::shell::{Caller, Origin, Peer};
 
 /// An authenticated caller.
@@ -129,15 +129,25 @@ impl Gate {
         })
     }
 
+    /// The rules, and who a caller is under them; `None` where there are no rules. A caller that no rules have identified is
+    /// refused where there are some.
+    pub(super) fn known<'a>(
+        &'a self,
+        who: &'a Who,
+    ) -> Result<Option<(&'a Rules, &'a Known)>, Refusal> {
+        match (&self.rules, &who.known) {
+            (None, _) => Ok(None),
+            (Some(rules), Some(known)) => Ok(Some((rules, known))),
+            (Some(_), None) => Err(unauthenticated(&Unknown::Nothing)),
+        }
+    }
+
     /// Authenticates the caller again under the current rules: a token may have been revoked or have expired since.
     pub(super) fn now(&self, who: &Who) -> Result<Option<(Arc<Access>, Principal)>, Refusal> {
         let valid = who.caller.check_time();
         valid.map_err(|over| unauthenticated(&over))?;
-        let (Some(rules), Some(known)) = (&self.rules, &who.known) else {
-            return match self.is_closed() {
-                false => Ok(None),
-                true => Err(unauthenticated(&Unknown::Nothing)),
-            };
+        let Some((rules, known)) = self.known(who)? else {
+            return Ok(None);
         };
         let access = rules.current();
         if Arc::ptr_eq(&access, &known.access) {

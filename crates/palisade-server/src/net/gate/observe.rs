@@ -99,14 +99,17 @@ impl Gate {
     /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison,
     /// and with a JWT a look at the clock.
     pub(in crate::net) fn still_observes(&self, observed: &Observed) -> bool {
-        match (&self.rules, &observed.who.known) {
-            _ if observed.who.caller.check_time().is_err() => false,
-            (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
+        if observed.who.caller.check_time().is_err() {
+            return false;
+        }
+        match self.known(&observed.who) {
+            Err(_) => false,
+            Ok(None) => true,
+            Ok(Some((rules, known))) if !Arc::ptr_eq(&rules.current(), &known.access) => {
                 let now = self.observable(&observed.who, &observed.prefix);
                 now.is_ok_and(|prefixes| prefixes == observed.prefixes)
             }
-            (Some(_), Some(known)) => known.check_time().is_ok(),
-            _ => true,
+            Ok(Some((_, known))) => known.check_time().is_ok(),
         }
     }
 

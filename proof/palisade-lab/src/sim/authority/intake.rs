@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use palisade_core::{LeaseKey, Span, Timestamp};
 use palisade_pipeline::Request;
 use palisade_pipeline::orderer::Orderer;
-use palisade_pipeline::round::{Inbox, Input};
+use palisade_pipeline::round::{Inbox, RoundInput};
 
 use super::caller::{Caller, Incoming, ReplyTo, index, session};
 use super::follower::{CallerAndWait, Follower};
@@ -20,18 +20,18 @@ const NOBODYS: u32 = u32::MAX;
 
 /// The lab's own inputs that come before a message.
 #[derive(Default)]
-pub(super) struct Coming {
-    inputs: VecDeque<Input<Caller>>,
+pub(super) struct BeforeNext {
+    inputs: VecDeque<RoundInput<Caller>>,
     /// Those for the next message are known.
     known: bool,
 }
 
 /// The messages that have reached the process.
-pub(super) struct Intake<'a> {
+pub(super) struct SimInbox<'a> {
     pub(super) lab: &'a mut Lab,
     pub(super) follower: &'a mut Follower,
     pub(super) inbox: &'a mut VecDeque<Incoming>,
-    pub(super) coming: &'a mut Coming,
+    pub(super) coming: &'a mut BeforeNext,
     pub(super) now: Timestamp,
     /// The secret for the lab's own request.
     pub(super) own_key: Option<LeaseKey>,
@@ -41,8 +41,8 @@ pub(super) struct Intake<'a> {
     pub(super) drains: bool,
 }
 
-impl Inbox<Caller> for Intake<'_> {
-    fn next(&mut self, so_far: &Orderer<Caller>) -> Option<Input<Caller>> {
+impl Inbox<Caller> for SimInbox<'_> {
+    fn next(&mut self, so_far: &Orderer<Caller>) -> Option<RoundInput<Caller>> {
         self.report(so_far);
         loop {
             if let Some(own) = self.coming.inputs.pop_front() {
@@ -66,20 +66,20 @@ impl Inbox<Caller> for Intake<'_> {
                     let gone = gone.map(|request| Fact::Gone { request });
                     self.lab.facts.extend(gone);
                     if self.lab.mutant != Some(Mutant::WaiterUnchecked) {
-                        return Some(Input::Hangup(session(client, incarnation)));
+                        return Some(RoundInput::Hangup(session(client, incarnation)));
                     }
                 }
                 Incoming::Drain => {
                     self.lab.facts.push(Fact::Stopping { begins: true });
                     self.drains = true;
                     if self.lab.mutant != Some(Mutant::StopOneByOne) {
-                        return Some(Input::Drain);
+                        return Some(RoundInput::Drain);
                     }
                     let sessions = in_turn(so_far.machine(), self.follower, &mut self.lab.ids);
-                    let hangups = sessions.into_iter().map(Input::Hangup);
+                    let hangups = sessions.into_iter().map(RoundInput::Hangup);
                     self.coming.inputs.extend(hangups);
                 }
-                Incoming::Stop => return Some(Input::Stop),
+                Incoming::Stop => return Some(RoundInput::Stop),
             }
         }
     }
@@ -94,7 +94,7 @@ impl Inbox<Caller> for Intake<'_> {
     }
 }
 
-impl Intake<'_> {
+impl SimInbox<'_> {
     /// Reports the commands that are new in the batch.
     pub(super) fn report(&mut self, so_far: &Orderer<Caller>) {
         let (ids, facts) = (&mut self.lab.ids, &mut self.lab.facts);
@@ -106,7 +106,12 @@ impl Intake<'_> {
         }
     }
 
-    fn ask(&mut self, to: ReplyTo, request: Request, so_far: &Orderer<Caller>) -> Input<Caller> {
+    fn ask(
+        &mut self,
+        to: ReplyTo,
+        request: Request,
+        so_far: &Orderer<Caller>,
+    ) -> RoundInput<Caller> {
         let wanted = match &request {
             Request::Acquire(wish) => wish.wait.map_or(0, Span::as_nanos),
             _ => 0,
@@ -127,7 +132,7 @@ impl Intake<'_> {
         let (machine, at) = (so_far.machine(), so_far.now());
         let request = seams::inward(request, lab.mutant, machine, at, &mut lab.ids);
         self.asked = Some((to, wanted));
-        Input::Ask(request.into(), caller)
+        RoundInput::Ask(request.into(), caller)
     }
 }
 
@@ -138,12 +143,12 @@ fn before(
     to: ReplyTo,
     request: &Request,
     so_far: &Orderer<Caller>,
-) -> VecDeque<Input<Caller>> {
+) -> VecDeque<RoundInput<Caller>> {
     let machine = so_far.machine();
     let sessions = lab
         .mutant
         .map(|mutant| overtaken(mutant, machine, follower, request, &mut lab.ids));
-    let sessions = sessions.into_iter().flatten().map(Input::Hangup);
+    let sessions = sessions.into_iter().flatten().map(RoundInput::Hangup);
     let nobody = Caller {
         to: ReplyTo {
             operation: NOBODYS,
@@ -153,6 +158,6 @@ fn before(
         resizes: None,
     };
     let own = seams::first(request, lab.mutant, machine, so_far.now());
-    let own = own.into_iter().map(|asked| Input::Ask(asked, nobody));
+    let own = own.into_iter().map(|asked| RoundInput::Ask(asked, nobody));
     sessions.chain(own).collect()
 }

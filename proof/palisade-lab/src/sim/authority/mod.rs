@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use palisade_core::{Away, Command, Limits, Span, Timestamp, WallTime, limits};
 use palisade_pipeline::orderer::{Moment, Released};
-use palisade_pipeline::round::Rest;
+use palisade_pipeline::round::UntilNext;
 use palisade_pipeline::{Answer, Returning, Writable, first_commands, take_over};
 use palisade_wal::testing::Loss;
 
@@ -37,7 +37,7 @@ pub(crate) use caller::{Incoming, ReplyTo};
 use disk::{Disk, Opened};
 use follower::turn;
 use id_map::IdMap;
-use intake::Intake;
+use intake::SimInbox;
 use process::Process;
 use queues::{only_orphans, waiting};
 use recovered::recovered;
@@ -262,7 +262,7 @@ impl Authority {
         let drains = process.round.is_draining();
         let begins = drains.then_some(Fact::Stopping { begins: true });
         self.lab.facts.extend(begins);
-        let mut intake = Intake {
+        let mut intake = SimInbox {
             lab: &mut self.lab,
             follower: &mut process.follower,
             inbox: &mut process.inbox,
@@ -284,10 +284,10 @@ impl Authority {
     }
 
     /// The second half: the sync, and the effects that become visible after it.
-    pub(crate) fn finish(&mut self) -> Result<Rest, String> {
+    pub(crate) fn finish(&mut self) -> Result<UntilNext, String> {
         let local = self.clock.nanos();
         let Some(process) = &mut self.process else {
-            return Ok(Rest::Over);
+            return Ok(UntilNext::Over);
         };
         let mutant = self.lab.mutant;
         let is_out = std::mem::take(&mut self.is_out);
@@ -311,7 +311,7 @@ impl Authority {
             self.let_out();
         }
         let Some(process) = &mut self.process else {
-            return Ok(Rest::Over);
+            return Ok(UntilNext::Over);
         };
         if let Some(at) = alive {
             self.sign = Some((at, process.local_at(at)));
@@ -354,10 +354,10 @@ impl Authority {
         loop {
             self.begin();
             match self.finish() {
-                Ok(Rest::Over) => break,
+                Ok(UntilNext::Over) => break,
                 // Nothing has arrived, and the log has no room for what is owed.
-                Ok(Rest::Sleep(_)) | Err(_) => return,
-                Ok(Rest::GoOn(_)) => {}
+                Ok(UntilNext::Sleep(_)) | Err(_) => return,
+                Ok(UntilNext::GoOn(_)) => {}
             }
         }
         if let Some(process) = &mut self.process {

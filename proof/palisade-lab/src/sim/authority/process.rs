@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use palisade_core::{Away, Machine, Span, Timestamp};
 use palisade_pipeline::orderer::Presence;
-use palisade_pipeline::round::{Rest, Round, Write};
+use palisade_pipeline::round::{Round, ToWrite, UntilNext};
 use palisade_wal::Wal;
 
 use super::caller::{Caller, Incoming};
 use super::follower::Follower;
-use super::intake::Coming;
+use super::intake::BeforeNext;
 use super::{Lab, seams};
 use crate::sim::mutants::Mutant;
 
@@ -25,7 +25,7 @@ pub(super) struct Process {
     /// The bytes for the log; empty if nothing changed.
     pub(super) batch: Vec<u8>,
     pub(super) inbox: VecDeque<Incoming>,
-    pub(super) coming: Coming,
+    pub(super) coming: BeforeNext,
     /// The true absences, whatever a mutant tells the loop.
     pub(super) truth: Presence,
     /// The processor time it has used, and the part of it that was reported.
@@ -38,7 +38,7 @@ pub(super) struct Process {
     resumed_at: Timestamp,
     boot_then: u64,
     /// What comes before its next batch, and since when.
-    rests: (Rest, Timestamp),
+    rests: (UntilNext, Timestamp),
     /// Since when it is busy.
     busy_since: Option<Timestamp>,
 }
@@ -57,7 +57,7 @@ impl Process {
             wal,
             batch: Vec::new(),
             inbox: VecDeque::new(),
-            coming: Coming::default(),
+            coming: BeforeNext::default(),
             truth: Presence::new(now),
             used: Span::ZERO,
             reported: Span::ZERO,
@@ -65,7 +65,7 @@ impl Process {
             full: false,
             resumed_at: now,
             boot_then: local,
-            rests: (Rest::GoOn(Span::ZERO), now),
+            rests: (UntilNext::GoOn(Span::ZERO), now),
             busy_since: None,
         }
     }
@@ -89,7 +89,7 @@ impl Process {
     }
 
     /// A batch is over.
-    pub(super) fn rest(&mut self, now: Timestamp) -> Rest {
+    pub(super) fn rest(&mut self, now: Timestamp) -> UntilNext {
         self.rests = (self.round.rest(now), now);
         self.rests.0
     }
@@ -97,7 +97,7 @@ impl Process {
     /// The time of its alarm on the machine's clock, while it sleeps.
     pub(super) fn alarm(&self) -> Option<u64> {
         match self.rests {
-            (Rest::Sleep(planned), since) => Some(self.local_at(since.after(planned))),
+            (UntilNext::Sleep(planned), since) => Some(self.local_at(since.after(planned))),
             _ => None,
         }
     }
@@ -113,10 +113,10 @@ impl Process {
         if let Some(since) = self.busy_since.take() {
             self.used = self.used.plus(now.since(since));
         }
-        let (Rest::Sleep(planned), since) = self.rests else {
+        let (UntilNext::Sleep(planned), since) = self.rests else {
             return now;
         };
-        self.rests.0 = Rest::GoOn(Span::ZERO);
+        self.rests.0 = UntilNext::GoOn(Span::ZERO);
         self.truth.slept(now.since(since), planned, Span::ZERO);
         if self.round.woke(now, !self.inbox.is_empty(), Span::ZERO) {
             let _ = self.wal.seal_mark();
@@ -134,7 +134,7 @@ impl Process {
     /// The batch has everything that goes into it.
     pub(super) fn end_batch(&mut self, mutant: Option<Mutant>) {
         self.follower.end_batch();
-        if let Write::Entry(entry) = self.round.write() {
+        if let ToWrite::Entry(entry) = self.round.write() {
             self.batch = seams::logged(entry, mutant);
         }
     }
