@@ -447,6 +447,10 @@ def shows_a_stall(palisade, folder):
         server.process.send_signal(signal.SIGSTOP)
         until("nothing answers", lambda: page.alarm("This server does not answer"), said=page.alarms)
         assert page.rows("All locks") and page.connection() == "lost"
+        for _ in range(2):
+            with page.tab.expect_request("**/healthz"):
+                pass
+        assert "does not answer" in page.tab.locator(".nodes").inner_text(), page.tab.locator("main").inner_text()
         page.pictures(folder, "unreachable")
         server.process.send_signal(signal.SIGCONT)
         until("it goes on", lambda: page.connection() == "live" and not page.old(), said=page.text)

@@ -66,6 +66,8 @@ const began = new Map();
 let changed = () => {};
 let stranger = () => {};
 let signedIn = true;
+/** Whether the server is a single one, as far as it said, and whether it was out of reach since. */
+let [alone, doubted] = [false, false];
 
 /** Begins to ask; `on.stranger` is told when the server wants to know who asks. */
 export function watch(on) {
@@ -97,8 +99,7 @@ export function soon() {
 
 async function keepAsking(source) {
   const token = sessionStorage.getItem(TOKEN_KEY);
-  // A single server has no cluster, until it is started again as a node of one.
-  if (!(source === cluster && single())) await source.ask();
+  if (source !== cluster || !alone || doubted) await source.ask();
   if (!signedIn) return;
   if (source.refused?.status === 401) {
     // The answer may be about the token before this one.
@@ -106,13 +107,15 @@ async function keepAsking(source) {
     return stranger(source.refused.message);
   }
   if (source === status && !source.error) count(source.last);
-  if (source === health && source.error && single()) cluster.error = null;
+  // A single server has no cluster, until it is started again as a node of one.
+  if (source === health && source.error) doubted = true;
+  if (source === cluster && !(source.error instanceof NoAnswer)) [alone, doubted] = [source.refused?.code === "refused", false];
   changed();
   clearTimeout(source.timer);
   source.timer = setTimeout(keepAsking, document.hidden ? 10 * POLL : POLL, source);
 }
 
-export const single = () => cluster.refused?.code === "refused";
+const single = () => alone;
 
 /** A part of the view was read, or could not be. */
 export function read(name, error = null) {
