@@ -152,7 +152,7 @@ def shows_one_lock(palisade, folder):
         until("the end of the first grant", lambda: "the host is gone" in grants().get("alpha", ""))
         until("the second grant", lambda: grants().get("beta") == "holds it now")
         assert tab.locator(".timeline rect").count() >= 1
-        # What is refused later stands with the grant that it is of. The control reads no reports.
+        # A late write stands with its grant. The control reads no reports.
         mute = Page(chromium, server, plant=("rejections: grant.rejections,", "rejections: [],")).open("#/lock/orders%2F7")
         report = {"resource": "the database", "operation": "UPDATE", "highest": holder["fencing_token"]}
         report |= {"fencing_token": first["fencing_token"]}

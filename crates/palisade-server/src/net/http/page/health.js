@@ -54,7 +54,7 @@ const cluster = new Source("v1/cluster", 5_000);
 const status = new Source("v1/status", 10_000);
 const sources = [health, cluster, status];
 
-/** What the status counted, for rates; from one server's run. */
+/** The counts of the status, for rates; from one server's run. */
 let samples = [];
 /** When leases got their full time again, as far as this page saw it. */
 let away = null;
@@ -154,7 +154,7 @@ export function recent(name) {
 /** The last answers; each has the moment when it came. */
 export const last = () => ({ health: health.last, cluster: cluster.last, status: status.last });
 
-/** Which answers are not those of now. */
+/** Whether an answer is older than the questions after it. */
 export const isOld = { cluster: () => silent() || cluster.error !== null, status: () => silent() || status.error !== null };
 
 /** Whether nothing answers. */
@@ -217,7 +217,7 @@ export function notices() {
       "Free some space there; the node goes on by itself.");
   } else if (diskFull() && !unreachable()) {
     add("stops", "disk", "disk full", "The disk is full: nothing is granted or renewed.",
-      "What is held stays held. Free some space on the disk of the data directory (see ", el("code", {}, "df -h"),
+      "Held locks stay held. Free some space on the disk of the data directory (see ", el("code", {}, "df -h"),
       "); the server goes on by itself, without a restart. Delete nothing in that directory.");
   }
   if (status.last?.next_token === null) {

@@ -49,7 +49,7 @@ const endsIn = (answer, kind = "number") => ["ends in", kind, (lock) => {
 // ---- Views
 
 let leave = new AbortController();
-/** What is on the page: its parts, and what it shows of the server's state. */
+/** The view on the page: its parts, and the way in which it shows the server's state. */
 let view = { title: "", parts: [], state: () => {}, soon: () => {} };
 
 function connected(state, text) {
