@@ -109,7 +109,7 @@ func worker(mode string) string {
 	if err != nil {
 		return err.Error()
 	}
-	lease, err := client.Lock(ctx, "orders", palisade.TTL(time.Second))
+	lease, err := client.Lock(ctx, "orders", palisade.TTL(2*time.Second))
 	if err != nil {
 		return err.Error()
 	}
@@ -196,7 +196,7 @@ func refusals(t *testing.T, db *gorm.DB) {
 			<-ctx.Done()
 			return saves(tx)
 		})
-	}, palisade.TTL(300*time.Millisecond))
+	}, palisade.TTL(3*time.Second))
 	if !errors.Is(err, palisade.ErrLost) {
 		t.Error(err)
 	}

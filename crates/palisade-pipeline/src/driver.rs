@@ -350,9 +350,10 @@ impl Driver {
 
     fn begin(&mut self) -> Result<(), LogError> {
         self.log.check()?;
-        let room = match self.log.has_room(ROOM) {
-            true => Ok(()),
-            false => Err(self.log.no_room()),
+        let room = if self.log.has_room(ROOM) {
+            Ok(())
+        } else {
+            Err(self.log.no_room())
         };
         let stats = &self.shared.stats;
         stats.log_full.set(room.is_err().into());

@@ -107,9 +107,10 @@ impl Applier {
     pub async fn apply(&self, entry: Entry) -> Result<(), StateError> {
         loop {
             let returned = self.returned.notified();
-            match self.try_apply(&entry)? {
-                true => return Ok(()),
-                false => returned.await,
+            if self.try_apply(&entry)? {
+                return Ok(());
+            } else {
+                returned.await
             }
         }
     }

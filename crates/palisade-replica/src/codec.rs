@@ -80,7 +80,9 @@ impl Put for Vec<u8> {
 
     /// Everything in the log and on the transport is far shorter than 4 GiB.
     fn bytes(&mut self, bytes: &[u8]) {
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let Ok(length) = u32::try_from(bytes.len()) else {
+            unreachable!("an entry takes 4 GiB");
+        };
         self.extend_from_slice(&length.to_le_bytes());
         self.extend_from_slice(bytes);
     }
@@ -92,9 +94,10 @@ pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
 impl<'a> Take<'a> {
     /// Nothing may be left.
     pub(crate) fn end(self) -> Result<(), Malformed> {
-        match self.0.is_empty() {
-            true => Ok(()),
-            false => Err(Malformed("bytes are left over")),
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(Malformed("bytes are left over"))
         }
     }
 
@@ -139,9 +142,10 @@ impl<'a> Take<'a> {
         &mut self,
         take: impl FnOnce(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Option<T>, Malformed> {
-        match self.flag()? {
-            true => take(self).map(Some),
-            false => Ok(None),
+        if self.flag()? {
+            take(self).map(Some)
+        } else {
+            Ok(None)
         }
     }
 

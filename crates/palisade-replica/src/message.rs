@@ -317,9 +317,10 @@ impl Offer {
         let committed = self
             .committed
             .max(later.and_then(|later| later.committed))?;
-        match committed.index <= self.last.index {
-            true => Some(committed),
-            false => Some(self.last),
+        if committed.index <= self.last.index {
+            Some(committed)
+        } else {
+            Some(self.last)
         }
     }
 }

@@ -242,9 +242,10 @@ impl Store {
     /// None in practice.
     pub fn save_commit(&self) -> Result<(), Gap> {
         let unsaved = self.kept().unsaved.is_some();
-        match unsaved {
-            true => self.write(Vec::new(), drop),
-            false => Ok(()),
+        if unsaved {
+            self.write(Vec::new(), drop)
+        } else {
+            Ok(())
         }
     }
 

@@ -51,6 +51,16 @@ func Serve(t testing.TB, arguments ...string) *Process {
 	return Palisade(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, arguments...)...)
 }
 
+// ServeStrict starts one that knows nobody: every caller is refused.
+func ServeStrict(t testing.TB) *Process {
+	t.Helper()
+	access := filepath.Join(t.TempDir(), "access.toml")
+	if err := os.WriteFile(access, []byte("[auth]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return Serve(t, "--access", access)
+}
+
 // Palisade starts a subcommand that serves, and waits until it says where.
 func Palisade(t testing.TB, arguments ...string) *Process {
 	t.Helper()

@@ -263,19 +263,18 @@ const OPERATIONS: &[Operation] = &[
                 also: also.collect(),
                 ..ask
             };
-            match granted {
-                false => stage.wait(set),
-                true => {
-                    stage.apply(Command::Release(grant.clone()));
-                    let grant = stage.granted(set);
-                    for lock in ["set/0", "set/1", "set/2"] {
-                        let lock = name(lock);
-                        stage.apply(Command::Release(GrantRef {
-                            lock,
-                            ..grant.clone()
-                        }));
-                    }
+            if granted {
+                stage.apply(Command::Release(grant.clone()));
+                let grant = stage.granted(set);
+                for lock in ["set/0", "set/1", "set/2"] {
+                    let lock = name(lock);
+                    stage.apply(Command::Release(GrantRef {
+                        lock,
+                        ..grant.clone()
+                    }));
                 }
+            } else {
+                stage.wait(set)
             }
         }
     }),

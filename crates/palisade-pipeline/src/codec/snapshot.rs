@@ -153,12 +153,11 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
         }
         Record::Waiter(waiter) => put_waiter(out, waiter),
         Record::Answered(answered) => {
-            match answered.also.is_empty() {
-                true => out.byte(ANSWERED),
-                false => {
-                    out.byte(ANSWERED_SET);
-                    put_others(out, &answered.also);
-                }
+            if answered.also.is_empty() {
+                out.byte(ANSWERED)
+            } else {
+                out.byte(ANSWERED_SET);
+                put_others(out, &answered.also);
             }
             out.bytes(answered.request.as_bytes());
             put_optional_text(out, answered.lock.as_deref());

@@ -243,9 +243,10 @@ impl<A: Address> Orderer<A> {
             return None;
         }
         let had_room = mem::replace(&mut self.had_room, self.at);
-        let away = match was_full {
-            true => Some(Away::Paused(self.at.since(had_room))),
-            false => found,
+        let away = if was_full {
+            Some(Away::Paused(self.at.since(had_room)))
+        } else {
+            found
         };
         if let Some(away) = away {
             self.apply(Principal::ANONYMOUS, Command::Grace(away));
@@ -257,9 +258,10 @@ impl<A: Address> Orderer<A> {
             self.apply(Principal::ANONYMOUS, Command::Expire);
         }
         let quiet = self.logged.since(self.worked);
-        let stamps_after = match self.manual_clock {
-            true => Span::from_nanos(1),
-            false => quiet.clamp(FIRST_STAMP, STAMP_EVERY),
+        let stamps_after = if self.manual_clock {
+            Span::from_nanos(1)
+        } else {
+            quiet.clamp(FIRST_STAMP, STAMP_EVERY)
         };
         if self.at.since(self.logged) >= stamps_after {
             self.record_time();

@@ -54,9 +54,10 @@ impl Log for Term {
     }
 
     fn check(&self) -> Result<(), LogError> {
-        match self.0.lock().unwrap().deposed {
-            true => Err(LogError::Deposed),
-            false => Ok(()),
+        if self.0.lock().unwrap().deposed {
+            Err(LogError::Deposed)
+        } else {
+            Ok(())
         }
     }
 
@@ -67,18 +68,20 @@ impl Log for Term {
             return Ok(());
         }
         let lost = self.0.lock().unwrap().lost;
-        match lost {
-            true => Err(LogError::Deposed),
-            false => self.check(),
+        if lost {
+            Err(LogError::Deposed)
+        } else {
+            self.check()
         }
     }
 
     fn end(self: Box<Self>, machine: Machine) -> Result<(), LogError> {
         let mut urn = self.0.lock().unwrap();
         urn.machine = Some(machine);
-        match urn.broken {
-            true => Err(LogError::Failed("cannot be rebuilt".into())),
-            false => Ok(()),
+        if urn.broken {
+            Err(LogError::Failed("cannot be rebuilt".into()))
+        } else {
+            Ok(())
         }
     }
 }

@@ -73,9 +73,10 @@ impl Log for Paper {
 
 impl Paper {
     fn leads(&self) -> Result<(), LogError> {
-        match self.deposed.load(Ordering::SeqCst) {
-            true => Err(LogError::Deposed),
-            false => Ok(()),
+        if self.deposed.load(Ordering::SeqCst) {
+            Err(LogError::Deposed)
+        } else {
+            Ok(())
         }
     }
 

@@ -46,9 +46,10 @@ pub(super) fn vote(vote: openraft::Vote<Id>) -> Vote {
 
 pub(super) fn raft_vote(vote: Vote) -> openraft::Vote<Id> {
     let Leader { term, node } = vote.leader;
-    match vote.committed {
-        true => openraft::Vote::new_committed(term, node),
-        false => openraft::Vote::new(term, node),
+    if vote.committed {
+        openraft::Vote::new_committed(term, node)
+    } else {
+        openraft::Vote::new(term, node)
     }
 }
 

@@ -338,9 +338,10 @@ fn together(own: &Introduction, list: &List, heard: &[&Introduction]) -> Decisio
         Standing::Blank { proposal, .. } => proposal == Some(ours),
         _ => false,
     };
-    match agrees(&own) && heard.iter().all(agrees) {
-        true => Decision::Form(founding),
-        false => Decision::Wait("all nodes are here; they agree on the new cluster".into()),
+    if agrees(&own) && heard.iter().all(agrees) {
+        Decision::Form(founding)
+    } else {
+        Decision::Wait("all nodes are here; they agree on the new cluster".into())
     }
 }
 

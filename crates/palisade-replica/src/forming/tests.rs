@@ -312,9 +312,10 @@ impl World {
         let mut dice = Dice(seed);
         dice.roll(1);
         let nodes = ADDRESSES.into_iter().enumerate().map(|(at, address)| {
-            let own = match at == 0 && with_single {
-                true => single(dice.roll(1 << 30) + 1, address),
-                false => blank(dice.roll(1 << 30) + 1, address),
+            let own = if at == 0 && with_single {
+                single(dice.roll(1 << 30) + 1, address)
+            } else {
+                blank(dice.roll(1 << 30) + 1, address)
             };
             Node {
                 own,
@@ -341,9 +342,10 @@ impl World {
     }
 
     fn meet(&mut self, at: usize, other: usize) {
-        let found = match self.nodes[other].up {
-            true => Ok(self.nodes[other].own.clone()),
-            false => Err("gone".to_owned()),
+        let found = if self.nodes[other].up {
+            Ok(self.nodes[other].own.clone())
+        } else {
+            Err("gone".to_owned())
         };
         let address = ADDRESSES[other].to_owned();
         self.nodes[at].views.insert(address, found);

@@ -132,9 +132,10 @@ impl Log for Replicated {
         // An idle leader commits nothing, and would go on to say that it leads.
         let heard = self.engine.quorum_heard();
         let is_heard = heard.is_none_or(|heard| heard < NO_QUORUM);
-        match is_heard && self.engine.leads(self.leadership.leader()) {
-            true => Ok(()),
-            false => Err(LogError::Deposed),
+        if is_heard && self.engine.leads(self.leadership.leader()) {
+            Ok(())
+        } else {
+            Err(LogError::Deposed)
         }
     }
 

@@ -206,9 +206,10 @@ fn run(shared: &Shared, works: &mpsc::Receiver<Work>) {
 }
 
 fn next_streak(streak: u32, took: Duration) -> u32 {
-    match took <= QUICK {
-        true => streak.saturating_add(1),
-        false => 0,
+    if took <= QUICK {
+        streak.saturating_add(1)
+    } else {
+        0
     }
 }
 

@@ -27,9 +27,10 @@ pub(super) async fn read(
     }
     let mut bytes = Vec::with_capacity(length.min(AT_ONCE));
     from.take(length as u64).read_to_end(&mut bytes).await?;
-    match bytes.len() == length {
-        true => Ok(Some(bytes)),
-        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    if bytes.len() == length {
+        Ok(Some(bytes))
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }
 
@@ -46,12 +47,11 @@ pub(super) async fn write(
     start.extend_from_slice(&length.to_le_bytes());
     start.extend_from_slice(head);
     // A small one is one write, and so one packet.
-    let rest = match bytes.len() <= AT_ONCE {
-        true => {
-            start.extend_from_slice(bytes);
-            &[]
-        }
-        false => bytes,
+    let rest = if bytes.len() <= AT_ONCE {
+        start.extend_from_slice(bytes);
+        &[]
+    } else {
+        bytes
     };
     to.write_all(&start).await?;
     to.write_all(rest).await?;

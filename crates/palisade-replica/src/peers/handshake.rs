@@ -381,9 +381,10 @@ impl Exchange<'_> {
 /// The introduction in a claim; it must be of the node that said hello.
 fn introduced(bytes: &[u8], hello: &Hello) -> Result<Introduction, Failed> {
     let introduction = Introduction::decode(bytes)?;
-    match introduction.node == hello.node {
-        true => Ok(introduction),
-        false => Err(Malformed("a node has two ids").into()),
+    if introduction.node == hello.node {
+        Ok(introduction)
+    } else {
+        Err(Malformed("a node has two ids").into())
     }
 }
 

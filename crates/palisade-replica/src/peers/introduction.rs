@@ -206,9 +206,10 @@ fn id(from: &mut Take<'_>) -> Result<Id, Malformed> {
 /// Printable: it is logged, and shown to people.
 fn text(from: &mut Take<'_>) -> Result<String, Malformed> {
     let text = std::str::from_utf8(from.bytes()?).map_err(|_| Malformed("a text is not UTF-8"))?;
-    match text.len() <= LONGEST && !text.chars().any(char::is_control) {
-        true => Ok(text.to_owned()),
-        false => Err(Malformed("an address is too long or not printable")),
+    if text.len() <= LONGEST && !text.chars().any(char::is_control) {
+        Ok(text.to_owned())
+    } else {
+        Err(Malformed("an address is too long or not printable"))
     }
 }
 

@@ -300,9 +300,10 @@ async fn what_a_node_says_is_no_answer_to_itself() {
             }
         });
         let why = victim.peers.meet(&address).await.unwrap_err();
-        match with_port {
-            true => assert!(why.contains("same id"), "{why}"),
-            false => assert!(why.contains("different cluster keys"), "{why}"),
+        if with_port {
+            assert!(why.contains("same id"), "{why}")
+        } else {
+            assert!(why.contains("different cluster keys"), "{why}")
         }
         mirroring.await.unwrap();
     }
@@ -425,9 +426,10 @@ async fn a_node_that_is_told_that_it_lost_entries_looks_into_its_own_log() {
             };
             // It introduces itself with the log it had, so it is let in if it lost nothing.
             b.peers.introduce(move || own.clone());
-            let met = match teller_dials {
-                true => a.call(&b, b"hello").await,
-                false => b.call(&a, b"hello").await,
+            let met = if teller_dials {
+                a.call(&b, b"hello").await
+            } else {
+                b.call(&a, b"hello").await
             };
             assert_eq!(met.is_err(), lost, "{last}, {teller_dials}");
             let mut told = b.peers.lost();

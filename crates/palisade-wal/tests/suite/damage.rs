@@ -203,9 +203,10 @@ fn a_torn_frame_whose_head_says_that_it_was_synced_is_damage() {
         crc.update(&bytes[at..at + 28]);
         bytes[at + 28..at + 32].copy_from_slice(&crc.finalize().to_le_bytes());
         copy.put(&name, &bytes);
-        match torn {
-            true => assert!(open(&copy).unwrap().report().torn.is_some()),
-            false => assert!(damage(&copy).why.contains("proves that it was synced")),
+        if torn {
+            assert!(open(&copy).unwrap().report().torn.is_some())
+        } else {
+            assert!(damage(&copy).why.contains("proves that it was synced"))
         }
     }
 }

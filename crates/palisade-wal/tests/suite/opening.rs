@@ -344,11 +344,12 @@ fn a_directory_that_cannot_be_read_is_not_created_anew_and_not_called_a_copy() {
         let (storage, _) = original_and_copy(5, false, true, false);
         let unreadable = Arc::new(Hooked {
             storage: storage.clone(),
-            before: move |call: &str, file: &str| match call == failing.0
-                && file.starts_with(failing.1)
-            {
-                true => Err(io::Error::other("simulated")),
-                false => Ok(()),
+            before: move |call: &str, file: &str| {
+                if call == failing.0 && file.starts_with(failing.1) {
+                    Err(io::Error::other("simulated"))
+                } else {
+                    Ok(())
+                }
             },
         });
         let refused = Wal::open_or_create_on(unreadable, &create_options(), &options());

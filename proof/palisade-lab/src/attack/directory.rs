@@ -77,9 +77,10 @@ fn open_to_everybody(harness: &Harness) -> Result<Outcome, String> {
     }
     Ok(Outcome::measured(
         silent.is_empty(),
-        match silent.is_empty() {
-            true => "a warning or a refusal for each".to_owned(),
-            false => format!("accepted without a warning: {}", silent.join(", ")),
+        if silent.is_empty() {
+            "a warning or a refusal for each".to_owned()
+        } else {
+            format!("accepted without a warning: {}", silent.join(", "))
         },
         "a warning or a refusal for each",
     ))

@@ -66,9 +66,10 @@ fn tokened(
 
 /// Fails if the legitimate request does not work: otherwise a failed attack would prove nothing.
 fn control(reply: &Reply, expected: u16) -> Result<(), String> {
-    match reply.status == expected {
-        true => Ok(()),
-        false => Err(format!("a control got {}: {}", reply.status, reply.body)),
+    if reply.status == expected {
+        Ok(())
+    } else {
+        Err(format!("a control got {}: {}", reply.status, reply.body))
     }
 }
 

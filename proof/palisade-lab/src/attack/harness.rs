@@ -140,12 +140,13 @@ impl Harness {
         let mut command = Command::new("sh");
         command.args(["-ec", line]).current_dir(self.folder.path());
         let output = command.output().map_err(text)?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(format!(
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(format!(
                 "{line}: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
-            )),
+            ))
         }
     }
 }

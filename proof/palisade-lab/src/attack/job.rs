@@ -161,9 +161,10 @@ fn password_in_environment(harness: &Harness) -> Result<Outcome, String> {
         .collect();
     Ok(Outcome::measured(
         found.is_empty(),
-        match names.is_empty() {
-            true => "no variable of the job has the password".to_owned(),
-            false => format!("the password is in {}", names.join(", ")),
+        if names.is_empty() {
+            "no variable of the job has the password".to_owned()
+        } else {
+            format!("the password is in {}", names.join(", "))
         },
         "in none",
     ))

@@ -159,9 +159,10 @@ fn json_oddities(harness: &Harness) -> Result<Outcome, String> {
     }
     Ok(Outcome::measured(
         wrong.is_empty(),
-        match wrong.is_empty() {
-            true => format!("{count} of {count} correct"),
-            false => format!("{} of {count} wrong: {}", wrong.len(), wrong.join("; ")),
+        if wrong.is_empty() {
+            format!("{count} of {count} correct")
+        } else {
+            format!("{} of {count} wrong: {}", wrong.len(), wrong.join("; "))
         },
         "none wrong",
     ))

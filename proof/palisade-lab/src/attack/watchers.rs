@@ -74,10 +74,7 @@ impl Measure {
     };
 
     fn better(self, other: Measure) -> Measure {
-        match other.cost < self.cost {
-            true => other,
-            false => self,
-        }
+        if other.cost < self.cost { other } else { self }
     }
 }
 
@@ -128,9 +125,10 @@ fn watcher_resume(harness: &Harness) -> Result<Outcome, String> {
         let mut watcher = Connection::to(server.address)?;
         watcher.send("GET", "/v1/watch", &[("last-event-id", id)], "")?;
         let head = watcher.head()?;
-        let event = match head.starts_with("http/1.1 4") {
-            true => Some("is refused".to_owned()),
-            false => next_id(&mut watcher)?.map(|id| format!("gets {id}")),
+        let event = if head.starts_with("http/1.1 4") {
+            Some("is refused".to_owned())
+        } else {
+            next_id(&mut watcher)?.map(|id| format!("gets {id}"))
         };
         held &= event.is_some();
         let event = event.unwrap_or_else(|| "gets nothing".to_owned());

@@ -59,9 +59,10 @@ impl Client {
 
     async fn acquire(&mut self, lock: u8) -> Option<Held> {
         let request = RequestId::from_bytes(self.rng.bytes());
-        let ttl = match self.world.long_leases {
-            true => 6_000,
-            false => [300, 800, 2_500][self.rng.below(3) as usize],
+        let ttl = if self.world.long_leases {
+            6_000
+        } else {
+            [300, 800, 2_500][self.rng.below(3) as usize]
         };
         let wait = [None, Some(200), Some(1_500)][self.rng.below(3) as usize];
         let wish = self.wish(lock, request, ttl, wait)?;

@@ -90,9 +90,10 @@ impl Cluster {
         say(&format!(
             "{seeds} seeds from {from}: {violations} violations\n  {counts:?}"
         ));
-        match *violations == 0 {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        if *violations == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         }
     }
 }

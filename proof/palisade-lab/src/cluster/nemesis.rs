@@ -21,9 +21,10 @@ pub(super) async fn strike(world: Arc<World>, mut rng: Rng, end: u64) {
         sleep(rest).await;
         let place = rng.below(u64::from(world.network.nodes())) as Place;
         // A third of the time it is the leader that is hit.
-        let place = match rng.chance(333) {
-            true => leader(&world).unwrap_or(place),
-            false => place,
+        let place = if rng.chance(333) {
+            leader(&world).unwrap_or(place)
+        } else {
+            place
         };
         let (chance, span) = (rng.next(), rng.between(50 * MS, 2_000 * MS));
         let network = &world.network;

@@ -318,9 +318,10 @@ impl Node {
                 wall: self.wall(),
                 worked: Span::ZERO,
             };
-            let room = match self.world.network.host(self.place).full {
-                false => Ok(()),
-                true => Err("the disk is full".to_owned()),
+            let room = if self.world.network.host(self.place).full {
+                Err("the disk is full".to_owned())
+            } else {
+                Ok(())
             };
             round.begin(now, room, Writable::default());
             round.fill(&mut Intake {

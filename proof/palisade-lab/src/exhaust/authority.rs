@@ -316,9 +316,10 @@ impl Authority {
     }
 
     fn acquire(&self, client: u8, ask: u8) -> Acquire {
-        let longer = match self.scope.lasts_longer(client) {
-            true => 50 * u64::from(client + 1),
-            false => 0,
+        let longer = if self.scope.lasts_longer(client) {
+            50 * u64::from(client + 1)
+        } else {
+            0
         };
         let ttl = u64::from(Ttl::MIN.as_millis()) + longer;
         let exclusive = match self.scope.is_reader(client) {

@@ -69,20 +69,20 @@ fn what(scope: Scope, before: &State, after: &State, action: Action) -> String {
         Action::Claim(number) => {
             let ((name, client), was) = (client(number), was(number));
             let at = at(client.slot + was.claimed);
-            match client.phase == Phase::Idle {
-                false => format!("{name} claims{at}"),
-                true => format!("{name} claims{at}, and is rejected"),
+            if client.phase == Phase::Idle {
+                format!("{name} claims{at}, and is rejected")
+            } else {
+                format!("{name} claims{at}")
             }
         }
         Action::Read(number) => {
             let ((name, client), was) = (client(number), was(number));
             let at = at(client.slot + was.read);
-            match client.phase == Phase::Idle {
-                false => {
-                    let known = client.known[usize::from(was.read)];
-                    format!("{name} reads {}{at}", set(known))
-                }
-                true => format!("{name} reads{at}, and is rejected"),
+            if client.phase == Phase::Idle {
+                format!("{name} reads{at}, and is rejected")
+            } else {
+                let known = client.known[usize::from(was.read)];
+                format!("{name} reads {}{at}", set(known))
             }
         }
         Action::Write(number) => {

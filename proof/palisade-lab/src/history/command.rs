@@ -90,9 +90,10 @@ fn print_report(report: &Report, json: bool) -> u8 {
         }
         say(&text);
     }
-    match report.violations.is_empty() {
-        true => CLEAN,
-        false => VIOLATION,
+    if report.violations.is_empty() {
+        CLEAN
+    } else {
+        VIOLATION
     }
 }
 
@@ -120,8 +121,5 @@ fn try_checker(rounds: u64, json: bool) -> u8 {
         }
         say(&text);
     }
-    match trial.passed() {
-        true => CLEAN,
-        false => VIOLATION,
-    }
+    if trial.passed() { CLEAN } else { VIOLATION }
 }

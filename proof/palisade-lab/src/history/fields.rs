@@ -139,12 +139,13 @@ pub(super) fn parse_header(line: &str) -> Result<Header, String> {
 pub(super) fn parse_event(line: &str) -> Result<Event, String> {
     let mut fields: Fields<'_> = serde_json::from_str(line).map_err(|error| message(&error))?;
     let event = take_event(&mut fields)?;
-    match fields == Fields::default() {
-        true => Ok(event),
-        false => Err(format!(
+    if fields == Fields::default() {
+        Ok(event)
+    } else {
+        Err(format!(
             "unexpected field for a line of this kind: {}",
             serde_json::to_string(&fields).unwrap_or_default()
-        )),
+        ))
     }
 }
 
@@ -176,9 +177,10 @@ fn take_event(fields: &mut Fields<'_>) -> Result<Event, String> {
         }),
         [None, None, Some(what)] if what.0 == "away" => {
             let until = Timestamp::from_nanos(need(fields.until.take(), "until")?);
-            match until < at {
-                true => Err("`until` is before `at`".to_owned()),
-                false => Ok(Event::Away { at, until }),
+            if until < at {
+                Err("`until` is before `at`".to_owned())
+            } else {
+                Ok(Event::Away { at, until })
             }
         }
         [None, None, Some(what)] => Err(format!("`authority` is {:?}, expected \"away\"", what.0)),

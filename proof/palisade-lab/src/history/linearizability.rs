@@ -81,9 +81,10 @@ impl<'w, 'h> Walk<'w, 'h> {
                 .due(self.gathered.lease(self.place.lock, lifetime.lease));
             let held_to = self.held_to(lifetime, begin, due);
             let next = lifetimes.get(n + 1).copied();
-            let successor = match lifetime.update {
-                true => self.timeline.after_phase(lifetime),
-                false => next,
+            let successor = if lifetime.update {
+                self.timeline.after_phase(lifetime)
+            } else {
+                next
             };
             let end = self.end(lifetime, held_to, due, successor);
             self.check_reported_ends(lifetime, held_to, due, end, successor);
@@ -354,9 +355,10 @@ impl<'w, 'h> Walk<'w, 'h> {
     }
 
     fn no_room(&mut self, lifetime: &Lifetime<'h>, next: &Lifetime<'h>, end: Earliest) {
-        let (broken, why) = match end.by_expiry {
-            true => (Broken::EarlyGrant, "its lease lasts"),
-            false => (Broken::Overlap, "it was held"),
+        let (broken, why) = if end.by_expiry {
+            (Broken::EarlyGrant, "its lease lasts")
+        } else {
+            (Broken::Overlap, "it was held")
         };
         let what = format!(
             "granted to {} by {}, but token {} was {}'s and {why} until {} at least",

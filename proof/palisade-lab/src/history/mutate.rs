@@ -220,9 +220,10 @@ impl Work<'_> {
         let grant = self.pick_permits(Grant::is_sure)?;
         let (permits, slots) = grant.permits?;
         let of = permits.of() + u32::from(more);
-        let slot = match more {
-            true => Slots::all(of).without(Slots::all(permits.of())),
-            false => slots.lowest(1)?,
+        let slot = if more {
+            Slots::all(of).without(Slots::all(permits.of()))
+        } else {
+            slots.lowest(1)?
         };
         let mode = LockMode::Permits(Permits::new(1, of).ok()?);
         self.also_granted(&grant, mode, slot, Box::default())

@@ -270,15 +270,16 @@ pub(super) fn gather<'h>(history: &'h History, found: &mut Vec<Violation>) -> Ga
 
 /// The places of a grant: the lock, or its slots.
 fn places(lock: &LockName, slots: Slots) -> Vec<Place<'_>> {
-    match slots.is_empty() {
-        true => Vec::from([Place::of(lock)]),
-        false => slots
+    if slots.is_empty() {
+        Vec::from([Place::of(lock)])
+    } else {
+        slots
             .iter()
             .map(|slot| Place {
                 lock,
                 slot: Some(slot),
             })
-            .collect(),
+            .collect()
     }
 }
 
@@ -291,15 +292,14 @@ impl<'h> Gathered<'h> {
     /// Whether a lock may have a token between these two that nobody is known to have.
     pub(super) fn may_hide(&self, place: Place<'h>, low: Token, high: Token) -> bool {
         let between = high.get().saturating_sub(low.get()).saturating_sub(1);
-        let known = match self.per_lock {
-            true => self.places.get(&place).map_or(0, |timeline| {
+        let known = if self.per_lock {
+            self.places.get(&place).map_or(0, |timeline| {
                 let after = (Bound::Excluded(low), Bound::Excluded(high));
                 timeline.lifetimes.range(after).count()
-            }),
-            false => {
-                let place = |token| self.tokens.partition_point(|known| *known < token);
-                place(high).saturating_sub(place(low) + 1)
-            }
+            })
+        } else {
+            let place = |token| self.tokens.partition_point(|known| *known < token);
+            place(high).saturating_sub(place(low) + 1)
         };
         between > known as u64
     }

@@ -198,9 +198,10 @@ impl World {
         if self.resource.is_up() {
             return;
         }
-        let restored = match self.resource_lost {
-            true => self.resource.restore(),
-            false => Ok(false),
+        let restored = if self.resource_lost {
+            self.resource.restore()
+        } else {
+            Ok(false)
         };
         if restored
             .and_then(|restored| self.resource.start(restored))

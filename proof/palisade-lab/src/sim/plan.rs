@@ -226,9 +226,12 @@ fn sets(seed: u64) -> (u64, Option<u8>) {
 /// Most locks are plain; with sets at least two.
 fn permits(seed: u64, sets: u64) -> [u8; LOCKS] {
     let mut rng = Rng::fork(seed, 7);
-    let drawn: [u8; LOCKS] = std::array::from_fn(|_| match rng.chance(250) {
-        true => rng.between(2, PERMITS as u64) as u8,
-        false => 0,
+    let drawn: [u8; LOCKS] = std::array::from_fn(|_| {
+        if rng.chance(250) {
+            rng.between(2, PERMITS as u64) as u8
+        } else {
+            0
+        }
     });
     match (sets, drawn) {
         (0, drawn) => drawn,

@@ -287,9 +287,10 @@ fn an_upgrade_ends_with_the_grant_that_it_is_for() {
                 world.queued(read("s").wait(60_000).request(2));
                 end(&mut world, &held);
                 let settled = world.settled();
-                let told = match other_reader {
-                    true => vec![ended(&held, how)],
-                    false => vec![],
+                let told = if other_reader {
+                    vec![ended(&held, how)]
+                } else {
+                    vec![]
                 };
                 let last = settled.len() - 1;
                 let told_first: Vec<_> = settled[..last]

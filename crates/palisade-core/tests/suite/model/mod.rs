@@ -243,9 +243,10 @@ fn delays(entry: Entry, bent: fn(Delays) -> (u64, u64)) -> Entry {
 
 /// The entry, as if another principal had asked.
 fn asked_by(entry: Entry, which: fn(&Command) -> bool, by: Principal) -> Entry {
-    match which(&entry.command) {
-        true => Entry { by, ..entry },
-        false => entry,
+    if which(&entry.command) {
+        Entry { by, ..entry }
+    } else {
+        entry
     }
 }
 

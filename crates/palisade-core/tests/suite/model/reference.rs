@@ -1352,9 +1352,10 @@ impl Reference {
         now: &mut Now,
     ) -> bool {
         let at = self.waits.iter().position(|other| *other == wait).unwrap();
-        let own = match wait.also.is_empty() {
-            true => None,
-            false => self.judge_own(&wait, now),
+        let own = if wait.also.is_empty() {
+            None
+        } else {
+            self.judge_own(&wait, now)
         };
         {
             let lock = &wait.lock.clone();
@@ -1362,9 +1363,10 @@ impl Reference {
                 && self.wrong_lease(Wanted::of(&wait), now).is_none()
                 && own.is_none()
                 && self.token().is_some();
-            match wait.orphan.is_none() && goes_on {
-                true => drop(self.waits.remove(at)),
-                false => self.take_leave(&wait, but, now),
+            if wait.orphan.is_none() && goes_on {
+                drop(self.waits.remove(at))
+            } else {
+                self.take_leave(&wait, but, now)
             }
             if wait.orphan.is_some() {
                 now.ended += 1;
@@ -1434,11 +1436,12 @@ impl Reference {
         let first = own.first()?;
         let waited = now.at.since(wait.since);
         let one = own.iter().all(|grant| grant.token == first.token);
-        Some(match one && own.len() == locks.len() {
-            true => Outcome::Granted(self.granted(first, waited, now)),
-            false => Outcome::Invalid(Invalid::SetPartlyHeld {
+        Some(if one && own.len() == locks.len() {
+            Outcome::Granted(self.granted(first, waited, now))
+        } else {
+            Outcome::Invalid(Invalid::SetPartlyHeld {
                 lock: first.lock.clone(),
-            }),
+            })
         })
     }
 
@@ -1591,9 +1594,10 @@ impl Reference {
 
     fn again(&self, grant: &Grant, permits: Permits, waited: Span, now: &Now) -> Outcome {
         let (held, asked) = (grant.slots.count(), permits.wanted());
-        match held == asked {
-            true => Outcome::Granted(self.granted(grant, waited, now)),
-            false => Outcome::Invalid(Invalid::PermitsHeld { held, asked }),
+        if held == asked {
+            Outcome::Granted(self.granted(grant, waited, now))
+        } else {
+            Outcome::Invalid(Invalid::PermitsHeld { held, asked })
         }
     }
 
@@ -1832,9 +1836,10 @@ fn is_of_mode(grant: &Grant, mode: LockMode) -> bool {
 
 /// The refusal for a lease that has a lock as a reader and asks for it in another mode.
 fn other_mode(grant: &Grant) -> Outcome {
-    Outcome::Invalid(match grant.update {
-        true => Invalid::UpdateHeld,
-        false => Invalid::Upgrade,
+    Outcome::Invalid(if grant.update {
+        Invalid::UpdateHeld
+    } else {
+        Invalid::Upgrade
     })
 }
 

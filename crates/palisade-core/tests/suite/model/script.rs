@@ -212,48 +212,47 @@ fn what() -> impl Strategy<Value = What> {
         also,
     );
     prop_oneof![
-        2 => (0_usize..4).prop_map(What::Repeat),
-        14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted, (delays, chance), also)| {
-            // A set is nearly always exclusive and without delays.
-            let plain = also != 0 && chance != 0 && lock != 2;
-            let (mode, also) = match mode {
-                _ if plain => (LockMode::Exclusive, also),
-                LockMode::Permits(_) => (mode, 0),
-                _ => (mode, also),
-            };
-            // Nearly always, delays come only with the modes that they are for.
-            let delays = match (mode == LockMode::Exclusive && !plain) || chance == 0 {
-                true => delays,
-                false => Delays::NONE,
-            };
-            What::Acquire { lock, also, client, mode, under, wait, request, noted, delays }
-        }),
-        5 => (0_usize..4, upgrade_wait, prop::option::weighted(0.9, asked()), any::<bool>())
-            .prop_map(|(which, wait, request, noted)| What::Upgrade { which, wait, request, noted }),
-        4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
-        3 => (which(), any::<bool>()).prop_map(|(which, some)| What::Proclaim(which, some)),
-        6 => which().prop_map(What::Release),
-        1 => (0_u8..4, any::<bool>()).prop_map(|(lock, right)| What::Revoke { lock, right }),
-        1 => (0_u8..4).prop_map(|lock| What::Open { lock }),
-        1 => (prop::sample::select(vec![0_u8, 2, 2, 2, 2]), 0_u32..5)
-            .prop_map(|(lock, permits)| What::Resize { lock, permits }),
-        1 => asked().prop_map(What::Withdraw),
-        1 => asked().prop_map(What::Orphan),
-        2 => asked().prop_map(What::Abandon),
-        3 => Just(What::Expire),
-        2 => prop_oneof![
-            2 => Just(Away::Led),
-            1 => Just(Away::Paused(palisade_core::limits::STALL)),
-            1 => Just(Away::Restarted),
-            1 => Just(Away::Restored),
-            1 => (1..=499_u64).prop_map(|span| match span % 2 {
-                0 => Away::Down(Span::from_millis(span)),
-                _ => Away::Paused(Span::from_millis(span)),
-            })
-        ].prop_map(What::Grace),
-        1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),
-        1 => limits().prop_map(What::Configure),
-    ]
+           2 => (0_usize..4).prop_map(What::Repeat),
+           14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted, (delays, chance), also)| {
+               // A set is nearly always exclusive and without delays.
+               let plain = also != 0 && chance != 0 && lock != 2;
+               let (mode, also) = match mode {
+                   _ if plain => (LockMode::Exclusive, also),
+                   LockMode::Permits(_) => (mode, 0),
+                   _ => (mode, also),
+               };
+               // Nearly always, delays come only with the modes that they are for.
+               let delays = if (mode == LockMode::Exclusive && !plain) || chance == 0 { delays
+    } else { Delays::NONE
+    };
+               What::Acquire { lock, also, client, mode, under, wait, request, noted, delays }
+           }),
+           5 => (0_usize..4, upgrade_wait, prop::option::weighted(0.9, asked()), any::<bool>())
+               .prop_map(|(which, wait, request, noted)| What::Upgrade { which, wait, request, noted }),
+           4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
+           3 => (which(), any::<bool>()).prop_map(|(which, some)| What::Proclaim(which, some)),
+           6 => which().prop_map(What::Release),
+           1 => (0_u8..4, any::<bool>()).prop_map(|(lock, right)| What::Revoke { lock, right }),
+           1 => (0_u8..4).prop_map(|lock| What::Open { lock }),
+           1 => (prop::sample::select(vec![0_u8, 2, 2, 2, 2]), 0_u32..5)
+               .prop_map(|(lock, permits)| What::Resize { lock, permits }),
+           1 => asked().prop_map(What::Withdraw),
+           1 => asked().prop_map(What::Orphan),
+           2 => asked().prop_map(What::Abandon),
+           3 => Just(What::Expire),
+           2 => prop_oneof![
+               2 => Just(Away::Led),
+               1 => Just(Away::Paused(palisade_core::limits::STALL)),
+               1 => Just(Away::Restarted),
+               1 => Just(Away::Restored),
+               1 => (1..=499_u64).prop_map(|span| match span % 2 {
+                   0 => Away::Down(Span::from_millis(span)),
+                   _ => Away::Paused(Span::from_millis(span)),
+               })
+           ].prop_map(What::Grace),
+           1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),
+           1 => limits().prop_map(What::Configure),
+       ]
 }
 
 fn delays() -> impl Strategy<Value = Delays> {
@@ -486,9 +485,10 @@ impl What {
             },
             What::Proclaim(which, some) => Command::Proclaim {
                 grant: which.resolve(known),
-                value: match some {
-                    true => format!("value {n}").into(),
-                    false => "".into(),
+                value: if some {
+                    format!("value {n}").into()
+                } else {
+                    "".into()
                 },
             },
             What::Release(which) => Command::Release(which.resolve(known)),

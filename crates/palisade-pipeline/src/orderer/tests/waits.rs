@@ -166,9 +166,10 @@ fn a_wait_that_another_node_sent_on_keeps_its_place() {
         bench.begin();
         let id = RequestId::from_bytes([2; 16]);
         bench.orderer.gone(NOBODY, id, kept);
-        let left = match kept {
-            true => Command::Orphan(id),
-            false => Command::Withdraw(id),
+        let left = if kept {
+            Command::Orphan(id)
+        } else {
+            Command::Withdraw(id)
         };
         assert_eq!(bench.commands(), [left]);
         bench.commit();

@@ -78,9 +78,10 @@ async fn a_caller_that_left_does_not_take_the_request_with_it_that_was_asked_aga
         while waiters(handle).await == 0 {}
         let (session, _answers) = handle.session();
         let mut call = Box::pin(handle.call(Request::Acquire(wish.clone())));
-        match elsewhere_is_a_session {
-            true => session.submit(vec![(1, Request::Acquire(wish.clone()))]),
-            false => hand_in(&mut call).await,
+        if elsewhere_is_a_session {
+            session.submit(vec![(1, Request::Acquire(wish.clone()))])
+        } else {
+            hand_in(&mut call).await
         }
         // The first caller's answer was sent, and it leaves before it reads that.
         waiters(handle).await;

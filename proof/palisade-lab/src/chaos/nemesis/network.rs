@@ -17,9 +17,10 @@ pub(super) fn delay(world: &World, stop: &Stop) {
                 while !stop.comes_within(leases(world, &mut random, 0.2..2.0)) {
                     let [authority, resource] = relays;
                     let relay = if random.bool() { authority } else { resource };
-                    let direction = match random.bool() {
-                        true => Direction::Forth,
-                        false => Direction::Back,
+                    let direction = if random.bool() {
+                        Direction::Forth
+                    } else {
+                        Direction::Back
                     };
                     let time = leases(world, &mut random, 0.2..2.0);
                     let from_ms = world.event_log.now_ms();

@@ -186,18 +186,15 @@ impl Cluster {
     /// Waits until every node serves after a fault, and keeps how long that took.
     pub(super) fn until_healed(&self) {
         let begun = BootClock.now();
-        match self.until(|| self.all_serve() && self.leader().is_some()) {
-            true => {
-                let took = BootClock.now().since(begun).as_nanos() as f64 / 1e6;
-                lock(&self.watch.healed_ms).push(took);
-            }
-            false => {
-                let which = (0..self.nodes.len()).filter(|at| self.serves(*at).is_none());
-                let which: Vec<usize> = which.collect();
-                self.found(format!(
-                    "nodes {which:?} did not serve within {HEALED:?} of the last fault"
-                ));
-            }
+        if self.until(|| self.all_serve() && self.leader().is_some()) {
+            let took = BootClock.now().since(begun).as_nanos() as f64 / 1e6;
+            lock(&self.watch.healed_ms).push(took);
+        } else {
+            let which = (0..self.nodes.len()).filter(|at| self.serves(*at).is_none());
+            let which: Vec<usize> = which.collect();
+            self.found(format!(
+                "nodes {which:?} did not serve within {HEALED:?} of the last fault"
+            ));
         }
     }
 

@@ -70,9 +70,12 @@ impl Authority {
             Authority::Palisade => Nemesis::value_variants()
                 .iter()
                 .copied()
-                .filter(|nemesis| match cluster {
-                    true => nemesis.fits_cluster(),
-                    false => *nemesis != Nemesis::OneClock && !nemesis.needs_cluster(),
+                .filter(|nemesis| {
+                    if cluster {
+                        nemesis.fits_cluster()
+                    } else {
+                        *nemesis != Nemesis::OneClock && !nemesis.needs_cluster()
+                    }
                 })
                 .collect(),
             Authority::Etcd | Authority::Zookeeper | Authority::Postgres => {

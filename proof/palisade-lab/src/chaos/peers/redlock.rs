@@ -35,9 +35,10 @@ impl Primaries {
             warp: Warp::new(folder.join("redis-clock"))?,
         };
         for at in 0..PRIMARIES {
-            let environment = match at == JUMPS {
-                true => [shim.environment(), primaries.warp.environment()].concat(),
-                false => Vec::new(),
+            let environment = if at == JUMPS {
+                [shim.environment(), primaries.warp.environment()].concat()
+            } else {
+                Vec::new()
             };
             primaries.add(folder, environment)?;
         }

@@ -265,9 +265,10 @@ fn arm(body: &mut String, run: &Run, report: &ArmReport) {
     let Some(moment) = Moment::worst(report, &run.plan) else {
         return;
     };
-    let what = match report.lost.is_empty() {
-        true => "a moment with a rejection",
-        false => "its worst moment",
+    let what = if report.lost.is_empty() {
+        "a moment with a rejection"
+    } else {
+        "its worst moment"
     };
     let label = format!("{}: {what}, on set-{}", report.arm.word(), moment.lane);
     let _ = write!(

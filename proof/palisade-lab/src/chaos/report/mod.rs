@@ -134,9 +134,10 @@ impl Outcome {
                 }));
             }
         }
-        match void.is_empty() {
-            true => Outcome::Kept,
-            false => Outcome::Void(void),
+        if void.is_empty() {
+            Outcome::Kept
+        } else {
+            Outcome::Void(void)
         }
     }
 }
@@ -278,9 +279,10 @@ impl Report {
         if any(|outcome| matches!(outcome, Outcome::Violated(_))) {
             return ExitCode::from(1);
         }
-        match any(|outcome| matches!(outcome, Outcome::Void(_))) {
-            true => ExitCode::from(3),
-            false => ExitCode::SUCCESS,
+        if any(|outcome| matches!(outcome, Outcome::Void(_))) {
+            ExitCode::from(3)
+        } else {
+            ExitCode::SUCCESS
         }
     }
 }

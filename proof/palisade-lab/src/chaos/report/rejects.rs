@@ -49,9 +49,10 @@ pub(super) fn strip(report: &ArmReport) -> Canvas {
 /// The table of rejections.
 pub(super) fn details(report: &ArmReport) -> String {
     let all = report.rejects.len();
-    let more = match all > ROWS {
-        true => format!("; the first {ROWS} here, all in chaos.json"),
-        false => String::new(),
+    let more = if all > ROWS {
+        format!("; the first {ROWS} here, all in chaos.json")
+    } else {
+        String::new()
     };
     let number = |number: Option<u64>| number.map_or("–".to_owned(), |number| number.to_string());
     let rows = report.rejects.iter().take(ROWS).map(|reject| {

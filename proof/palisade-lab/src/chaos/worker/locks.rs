@@ -173,12 +173,13 @@ fn granted(leases: Result<Vec<Lease>, Error>) -> Result<Option<Grant>, String> {
         return Err("granted without a lock".to_owned());
     };
     let token = lease.token().get();
-    let resources = match lease.slots().is_empty() {
-        true => leases
+    let resources = if lease.slots().is_empty() {
+        leases
             .iter()
             .map(|lease| lease.lock().to_string())
-            .collect(),
-        false => lease.slot_keys().map(|key| key.to_string()).collect(),
+            .collect()
+    } else {
+        lease.slot_keys().map(|key| key.to_string()).collect()
     };
     Ok(Some(Grant {
         token: Some(token),

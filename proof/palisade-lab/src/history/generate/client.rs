@@ -362,9 +362,10 @@ fn kind(rng: &mut Rng, shape: &Shape, wanted: &LockName) -> (LockMode, Box<[Lock
 }
 
 fn shared(shared: bool) -> LockMode {
-    match shared {
-        true => LockMode::Shared,
-        false => LockMode::Exclusive,
+    if shared {
+        LockMode::Shared
+    } else {
+        LockMode::Exclusive
     }
 }
 

@@ -349,9 +349,10 @@ impl<'h> Gathered<'h> {
             for timeline in self.of_lock_mut(lock) {
                 let lifetimes = timeline.lifetimes.values_mut();
                 for lifetime in lifetimes.filter(|lifetime| lifetime.lease == lease) {
-                    match lifetime.set.is_empty() {
-                        true => lifetime.ends.push(end()),
-                        false => sets.push(lifetime.token),
+                    if lifetime.set.is_empty() {
+                        lifetime.ends.push(end())
+                    } else {
+                        sets.push(lifetime.token)
                     }
                 }
             }

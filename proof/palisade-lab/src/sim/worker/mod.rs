@@ -118,9 +118,10 @@ impl Worker {
     fn ttl_and_wait(&mut self) -> (u64, u64) {
         let (least, most) = self.plan.ttl_ms;
         let ttl = self.rng.between(least, most);
-        let wait = match self.rng.chance(150) {
-            true => 0,
-            false => self.rng.between(50, 2 * most),
+        let wait = if self.rng.chance(150) {
+            0
+        } else {
+            self.rng.between(50, 2 * most)
         };
         (ttl, wait)
     }
@@ -158,9 +159,10 @@ impl Worker {
             };
         }
         if self.rng.chance(self.plan.readers) {
-            return match self.rng.chance(self.plan.updates) {
-                true => Wanted::Update,
-                false => Wanted::Shared,
+            return if self.rng.chance(self.plan.updates) {
+                Wanted::Update
+            } else {
+                Wanted::Shared
             };
         }
         // After the faults everybody must get a turn, so nobody closes a lock for longer than others wait.

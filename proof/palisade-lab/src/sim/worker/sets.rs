@@ -27,9 +27,10 @@ impl Worker {
         let mut locks = self.some_plain_locks();
         let (ttl, wait) = self.ttl_and_wait();
         let quiet = self.quiet.load(Ordering::Relaxed);
-        let wait = match quiet && self.rng.chance(500) {
-            true => VERY_LONG,
-            false => wait,
+        let wait = if quiet && self.rng.chance(500) {
+            VERY_LONG
+        } else {
+            wait
         };
         if self.mutant == Some(Mutant::SetOneByOne) {
             return self.one_by_one(client, &locks, ttl, wait).await;

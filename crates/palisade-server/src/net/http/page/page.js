@@ -215,7 +215,7 @@ function firstSteps() {
 
 function changesTable(changes) {
   return table("Changes", [
-    ["time", "number", (change) => clock(change.at)],
+    ["time", "number", (change) => clock(change.time ? new Date(change.time) : change.at)],
     ["change", "", (change) => el("span", { class: change.kind }, change.kind)],
     ["lock", "name", (change) => change.kind === "missed" ? "" : lockLink(change.resource_id)],
     ["token", "number wide", (change) => change.kind === "missed" ? "" : number(change.fencing_token)],

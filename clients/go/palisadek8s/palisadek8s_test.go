@@ -60,7 +60,7 @@ func newLock(t *testing.T, client *palisade.Client, identity string, options ...
 // config is that of an elector whose times are short.
 func config(lock resourcelock.Interface, work func(context.Context)) leaderelection.LeaderElectionConfig {
 	return leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 3 * time.Second, RenewDeadline: time.Second, RetryPeriod: 100 * time.Millisecond,
+		Lock: lock, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 100 * time.Millisecond,
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: work, OnStoppedLeading: func() {}},
 	}
 }
@@ -95,7 +95,7 @@ func await[T any](t *testing.T, from <-chan T, what string) (got T) {
 	t.Helper()
 	select {
 	case got = <-from:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal(what, "never came")
 	}
 	return got
@@ -174,6 +174,7 @@ func worker(mode string) string {
 
 // A leader is stopped past its lease, and another one is elected and writes. Without the fence, that acknowledged write is lost.
 func TestAStoppedLeaderLosesNothing(t *testing.T) {
+	t.Parallel()
 	server := testserver.Serve(t)
 	client, err := palisade.New(palisade.Endpoints(server.URL))
 	if err != nil {
@@ -207,6 +208,7 @@ func TestAStoppedLeaderLosesNothing(t *testing.T) {
 // The elector looks at no clock of the lease, and has no push: the work's context ends at once. Then nobody is elected under
 // the elector's nose, although the lock is free: the work has the old token.
 func TestALostLeaseEndsTheLeadership(t *testing.T) {
+	t.Parallel()
 	server, client := inMemory(t)
 	lock := newLock(t, client, "leader")
 	work, leases, causes := leads(lock)
@@ -262,7 +264,7 @@ func TestAReleaseWaitsForTheWork(t *testing.T) {
 			t.Errorf("released under the work: %v", err)
 		}
 	}))
-	released.ReleaseOnCancel, released.RenewDeadline = true, 2*time.Second
+	released.ReleaseOnCancel = true
 	elected := run(t, released)
 	await(t, began, "the lease")
 	elected.cancel()
@@ -281,6 +283,7 @@ func TestAReleaseWaitsForTheWork(t *testing.T) {
 // Work that never returns holds no release up for ever: the lease runs out. And a callback that is not made by Leading is not
 // waited for, as in Kubernetes; its fences refuse it.
 func TestAReleaseUnderWorkThatGoesOn(t *testing.T) {
+	t.Parallel()
 	server, client := inMemory(t)
 	folder, err := files.Open(t.TempDir())
 	if err != nil {
@@ -333,6 +336,7 @@ func TestAReleaseUnderWorkThatGoesOn(t *testing.T) {
 
 // Without ReleaseOnCancel the lock is free when the lease is over, as Kubernetes' own: the work may still run.
 func TestWithoutReleaseOnCancelTheLeaseRunsOut(t *testing.T) {
+	t.Parallel()
 	server, client := inMemory(t)
 	lock := newLock(t, client, "leader")
 	work, leases, _ := leads(lock)
@@ -370,6 +374,7 @@ func TestTheSameIdentityIsAnotherLeader(t *testing.T) {
 
 // What the elector is told, in Kubernetes' words and the client's.
 func TestTheLocksErrors(t *testing.T) {
+	t.Parallel()
 	server, client := inMemory(t, palisade.Patience(50*time.Millisecond))
 	lock := newLock(t, client, "leader")
 	record := resourcelock.LeaderElectionRecord{HolderIdentity: "leader", LeaseDurationSeconds: 3}
@@ -421,6 +426,15 @@ func TestTheLocksErrors(t *testing.T) {
 	}
 	record.LeaseDurationSeconds = 0
 	if err := newLock(t, client, "leader").Update(ctx, record); err == nil || !strings.Contains(err.Error(), "LeaseDuration") {
+		t.Error(err)
+	}
+	stranger, err := palisade.New(palisade.Endpoints(testserver.ServeStrict(t).URL), palisade.BearerToken("wrong"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	record.LeaseDurationSeconds = 3
+	if err := newLock(t, stranger, "leader").Update(ctx, record); !errors.Is(err, palisade.ErrInvalid) || apierrors.IsConflict(err) {
 		t.Error(err)
 	}
 	if _, err := palisadek8s.NewLock(client, "operator", ""); err == nil {

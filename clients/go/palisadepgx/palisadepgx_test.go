@@ -165,7 +165,7 @@ func worker(mode string) string {
 	if err != nil {
 		return err.Error()
 	}
-	lease, err := client.Lock(ctx, "orders", palisade.TTL(time.Second))
+	lease, err := client.Lock(ctx, "orders", palisade.TTL(2*time.Second))
 	if err != nil {
 		return err.Error()
 	}
@@ -261,6 +261,12 @@ func TestWithoutAServerAndWithoutTheLockNothingIsWritten(t *testing.T) {
 	if err := client.With(ctx, "orders", writes, palisade.Wait(0)); !errors.Is(err, palisade.ErrHeld) {
 		t.Error(err)
 	}
+	stranger := newClient(t, palisade.Endpoints(testserver.ServeStrict(t).URL), palisade.BearerToken("wrong"))
+	var told *palisade.Error
+	err := stranger.With(ctx, "orders", writes)
+	if !errors.Is(err, palisade.ErrInvalid) || !errors.As(err, &told) || told.Code != "unauthenticated" {
+		t.Error(err)
+	}
 	mustBe(t, pool, 0)
 }
 
@@ -279,7 +285,7 @@ func TestALeaseThatIsLostInATransaction(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		})
-	}, palisade.TTL(300*time.Millisecond))
+	}, palisade.TTL(3*time.Second))
 	if !errors.Is(err, palisade.ErrLost) {
 		t.Error(err)
 	}

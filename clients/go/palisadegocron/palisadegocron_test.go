@@ -105,7 +105,7 @@ func mustSchedule(t *testing.T, task gocron.Task, how gocron.SchedulerOption) *s
 func (s *scheduler) await(t *testing.T, wanted func(error) bool) {
 	t.Helper()
 	var last error
-	for timeout := time.After(20 * time.Second); ; {
+	for timeout := time.After(time.Minute); ; {
 		select {
 		case last = <-s.ends:
 			if wanted(last) {
@@ -184,7 +184,7 @@ func worker(mode string) string {
 	if err != nil {
 		return err.Error()
 	}
-	d := ways[how].make(client, palisade.TTL(time.Second))
+	d := ways[how].make(client, palisade.TTL(2*time.Second))
 	s, err := schedule(d.task(func(ctx context.Context, lease *palisade.Lease) error {
 		if when == "bare" {
 			if err := lease.Check(); err != nil {
@@ -277,7 +277,7 @@ func TestALeaseThatIsLostInARun(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer folder.Close()
-			d := one.make(client, palisade.TTL(300*time.Millisecond))
+			d := one.make(client, palisade.TTL(time.Second))
 			tokens := make(chan uint64, 2)
 			t.Cleanup(d.end)
 			s := mustSchedule(t, d.task(func(ctx context.Context, lease *palisade.Lease) error {
@@ -321,6 +321,18 @@ func TestARunIsSkippedWithoutAServerOrWithoutTheLock(t *testing.T) {
 	})
 	held.Release()
 	s.await(t, done)
+
+	stranger, err := palisade.New(palisade.Endpoints(testserver.ServeStrict(t).URL), palisade.BearerToken("wrong"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	refused := palisadegocron.NewLocker(stranger, 0)
+	s = mustSchedule(t, refused.Task(func(context.Context, *palisade.Lease) error { return nil }), gocron.WithDistributedLocker(refused))
+	s.await(t, func(err error) bool {
+		var told *palisade.Error
+		return errors.Is(err, palisade.ErrInvalid) && errors.As(err, &told) && told.Code == "unauthenticated"
+	})
 }
 
 // An Elector's errors reach no listener, so they are seen here.
