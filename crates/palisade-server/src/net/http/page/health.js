@@ -54,7 +54,7 @@ const cluster = new Source("v1/cluster", 5_000);
 const status = new Source("v1/status", 10_000);
 const sources = [health, cluster, status];
 
-/** What the status counted, for rates; from one server's run. */
+/** The counts of the status, for rates; from one server's run. */
 let samples = [];
 /** When leases got their full time again, as far as this page saw it. */
 let away = null;
@@ -66,6 +66,8 @@ const began = new Map();
 let changed = () => {};
 let stranger = () => {};
 let signedIn = true;
+/** Whether the server is a single one, as far as it said, and whether it was out of reach since. */
+let [alone, doubted] = [false, false];
 
 /** Begins to ask; `on.stranger` is told when the server wants to know who asks. */
 export function watch(on) {
@@ -97,8 +99,7 @@ export function soon() {
 
 async function keepAsking(source) {
   const token = sessionStorage.getItem(TOKEN_KEY);
-  // A single server has no cluster, until it is started again as a node of one.
-  if (!(source === cluster && single())) await source.ask();
+  if (source !== cluster || !alone || doubted) await source.ask();
   if (!signedIn) return;
   if (source.refused?.status === 401) {
     // The answer may be about the token before this one.
@@ -106,13 +107,15 @@ async function keepAsking(source) {
     return stranger(source.refused.message);
   }
   if (source === status && !source.error) count(source.last);
-  if (source === health && source.error && single()) cluster.error = null;
+  // A single server has no cluster, until it is started again as a node of one.
+  if (source === health && source.error) doubted = true;
+  if (source === cluster && !(source.error instanceof NoAnswer)) [alone, doubted] = [source.refused?.code === "refused", false];
   changed();
   clearTimeout(source.timer);
   source.timer = setTimeout(keepAsking, document.hidden ? 10 * POLL : POLL, source);
 }
 
-export const single = () => cluster.refused?.code === "refused";
+const single = () => alone;
 
 /** A part of the view was read, or could not be. */
 export function read(name, error = null) {
@@ -151,7 +154,7 @@ export function recent(name) {
 /** The last answers; each has the moment when it came. */
 export const last = () => ({ health: health.last, cluster: cluster.last, status: status.last });
 
-/** Which answers are not those of now. */
+/** Whether an answer is older than the questions after it. */
 export const isOld = { cluster: () => silent() || cluster.error !== null, status: () => silent() || status.error !== null };
 
 /** Whether nothing answers. */
@@ -214,7 +217,7 @@ export function notices() {
       "Free some space there; the node goes on by itself.");
   } else if (diskFull() && !unreachable()) {
     add("stops", "disk", "disk full", "The disk is full: nothing is granted or renewed.",
-      "What is held stays held. Free some space on the disk of the data directory (see ", el("code", {}, "df -h"),
+      "Held locks stay held. Free some space on the disk of the data directory (see ", el("code", {}, "df -h"),
       "); the server goes on by itself, without a restart. Delete nothing in that directory.");
   }
   if (status.last?.next_token === null) {

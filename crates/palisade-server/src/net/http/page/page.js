@@ -49,7 +49,7 @@ const endsIn = (answer, kind = "number") => ["ends in", kind, (lock) => {
 // ---- Views
 
 let leave = new AbortController();
-/** What is on the page: its parts, and what it shows of the server's state. */
+/** The view on the page: its parts, and the way in which it shows the server's state. */
 let view = { title: "", parts: [], state: () => {}, soon: () => {} };
 
 function connected(state, text) {
@@ -485,14 +485,14 @@ function timeline(grants) {
   // The times are the server's, whose clock may be ahead of this one.
   const now = Math.max(Date.now(), ...timed.map((grant) => grant.to ?? grant.from));
   const begin = Math.min(...timed.map((grant) => grant.from), now - 10_000);
-  const [width, row, label] = [900, 22, 16];
+  const [width, row, label] = [Math.min(900, main.clientWidth - 24), 22, 16];
   const x = (at) => ((at - begin) / (now - begin)) * width;
   const height = timed.length * row + 26;
   const bars = timed.flatMap((grant, index) => {
     const [from, to] = [x(grant.from), x(grant.to ?? now)];
     // The text stands where there is room: in the bar, behind it, or before it.
     const text = `token ${number(grant.token)}`;
-    const room = 10 * text.length;
+    const room = 7.5 * text.length;
     const inside = to - from > room;
     const behind = to + room < width;
     const [at, anchor] = inside ? [from + 6, "start"] : behind ? [to + 6, "start"] : [from - 6, "end"];
