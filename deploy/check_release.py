@@ -93,10 +93,9 @@ POM = """
 class Release:
     def __init__(self, folder: pathlib.Path, place: pathlib.Path) -> None:
         self.folder, self.place = folder, place
-        # Those of adapters lie below the client's.
-        mod = min((folder / "go").rglob("*.mod"), key=lambda mod: len(mod.parts))
-        self.module = mod.read_text().split()[1]
-        self.version = mod.stem[1:]
+        mods = list((folder / "go").rglob("*.mod"))
+        self.modules = sorted(re.findall(r"^module (\S+)$", mod.read_text(), re.MULTILINE)[0] for mod in mods)
+        self.module, self.version = self.modules[0], mods[0].stem[1:]
         (pom,) = (folder / "maven").rglob("palisade-client-*.pom")
         self.group = re.findall(r"<groupId>(.+?)</groupId>", pom.read_text())[0]
         self.environment = {**os.environ, "HOME": os.fspath(place / "home"), "PALISADE_AUTHORITY": ""}
@@ -192,6 +191,8 @@ def tokens(release: Release, programs: pathlib.Path) -> Iterator[tuple[str, int]
         "GOTOOLCHAIN": "local",
         "GOCACHE": os.environ.get("GOCACHE", f"{os.environ['HOME']}/.cache/go-build"),
     }
+    for module in release.modules:
+        release.run("go", "mod", "download", f"{module}@v{release.version}", at=release.place)
     release.run("go", "mod", "init", "shop", at=shop)
     release.run("go", "get", f"{release.module}@v{release.version}", at=shop)
     yield "Go", int(release.run("go", "run", ".", at=shop))

@@ -10,8 +10,8 @@ require (
 	k8s.io/client-go v0.37.2
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd
-	palisade.example/palisade v0.0.0
-	palisade.example/palisade/kubefence v0.0.0
+	palisade.example/palisade v0.1.0
+	palisade.example/palisade/kubefence v0.1.0
 	sigs.k8s.io/yaml v1.6.0
 )
 
@@ -94,5 +94,5 @@ require (
 
 replace (
 	palisade.example/palisade => ../../clients/go
-	palisade.example/palisade/kubefence => ../../clients/go-kubernetes-fence
+	palisade.example/palisade/kubefence => ../../clients/go/kubefence
 )

@@ -1,4 +1,4 @@
-// Tests of controller-runtime's manager with palisadek8s. Nobody depends on this module.
+// Not published: tests of controller-runtime's manager with palisadek8s.
 module palisade.example/palisade/managertest
 
 go 1.26.0
@@ -6,8 +6,8 @@ go 1.26.0
 require (
 	k8s.io/api v0.37.2
 	k8s.io/client-go v0.37.2
-	palisade.example/palisade v0.0.0
-	palisade.example/palisade/palisadek8s v0.0.0
+	palisade.example/palisade v0.1.0
+	palisade.example/palisade/palisadek8s v0.1.0
 	sigs.k8s.io/controller-runtime v0.25.2
 )
 
@@ -73,5 +73,5 @@ require (
 
 replace (
 	palisade.example/palisade => ../../go
-	palisade.example/palisade/palisadek8s => ../kubernetes
+	palisade.example/palisade/palisadek8s => ../../go/palisadek8s
 )

@@ -1,4 +1,4 @@
-// Tests of gorm, which needs no adapter. Nobody depends on this module.
+// Not published: tests of gorm, which needs no adapter.
 module palisade.example/palisade/gormtest
 
 go 1.26
@@ -6,7 +6,7 @@ go 1.26
 require (
 	gorm.io/driver/postgres v1.6.0
 	gorm.io/gorm v1.31.2
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (

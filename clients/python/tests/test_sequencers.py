@@ -102,7 +102,7 @@ def test_what_is_no_set_of_keys_is_refused(jwks: Any, says: str) -> None:
 
 def test_without_cryptography_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    with pytest.raises(ImportError, match=r"pip install 'palisade\[sequencer\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'palisade-client\[sequencer\]'"):
         Keys(JWKS)
 
 

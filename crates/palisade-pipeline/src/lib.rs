@@ -42,7 +42,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use palisade_core::{Away, Command, Limits, Machine, Span};
+use palisade_core::{Away, Command, Limits, Machine, Span, Timestamp};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
@@ -95,6 +95,30 @@ pub enum Returning {
 }
 
 impl Returning {
+    /// How an authority comes back that gave a sign of life within this boot of the machine: its clock showed `at` when
+    /// CLOCK_BOOTTIME showed `then`. It starts at `now` of CLOCK_BOOTTIME, on a log that ends at `last`. `None` if the log is
+    /// not the one that this clock stamped.
+    #[must_use]
+    pub fn resumed((at, then): (Timestamp, u64), last: Timestamp, now: u64) -> Option<Returning> {
+        let passed = Span::from_nanos(now.checked_sub(then)?);
+        let there = at.max(last);
+        let shows = at.after(passed);
+        // A log that is ahead of the clock is another one.
+        (shows >= there).then(|| Returning::Resumed {
+            served: there.since(last),
+            down: shows.since(there),
+        })
+    }
+
+    /// What its clock shows at first, on a log that ends at `last`: the time as without the restart, where that is known.
+    #[must_use]
+    pub fn clock(self, last: Timestamp) -> Timestamp {
+        match self {
+            Returning::Resumed { served, down } => last.after(served).after(down),
+            Returning::Restarted | Returning::Restored { .. } => last,
+        }
+    }
+
     /// The commands that have to be logged before any request is accepted.
     fn commands(self) -> Vec<Command> {
         match self {
@@ -107,6 +131,14 @@ impl Returning {
             }
         }
     }
+}
+
+/// The commands of an authority's first batch, which it records before it accepts any request.
+#[must_use]
+pub fn first_commands(returning: Option<Returning>, limits: Limits) -> Vec<Command> {
+    let mut first = returning.map_or_else(Vec::new, Returning::commands);
+    first.push(Command::Configure(limits));
+    first
 }
 
 /// The parts and settings of a pipeline that serves whenever its node is elected.
@@ -150,17 +182,14 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
         limits,
         returning,
     } = start;
-    let resumed = match returning {
-        Some(Returning::Resumed { served, down }) => machine.now().after(served).after(down),
-        _ => machine.now(),
-    };
+    let last = machine.now();
+    let resumed = returning.map_or(last, |returning| returning.clock(last));
     let clock = if manual_clock {
         Clock::manual_from(resumed)
     } else {
         Clock::running_from(resumed)
     };
-    let mut first = returning.map_or_else(Vec::new, |returning| returning.commands());
-    first.push(Command::Configure(limits));
+    let first = first_commands(returning, limits);
     let parts = Parts::new(identity, machine.revision(), Leading::Here)?;
     let (inbox, shared) = (parts.inbox, Arc::clone(&parts.shared));
     let mut driver = Driver::new(machine, log, clock, inbox, shared);

@@ -134,8 +134,10 @@ impl Replay {
         });
         let machine = Machine::join(leases?, grants?, past?);
         let machine = machine.map_err(ReplayError::Corrupt)?;
-        let version = snapshot.first().copied().unwrap_or_default();
-        Ok(Replay::from_machine(machine, version))
+        let [version, ..] = snapshot else {
+            unreachable!("a snapshot with parts has a version");
+        };
+        Ok(Replay::from_machine(machine, *version))
     }
 
     /// Makes room for the locks that this many bytes of the log can grant: tables that grow step by step cost a fifth of a
@@ -197,11 +199,10 @@ impl Replay {
     ) -> Result<(), ReplayError> {
         let mut entries = Vec::new();
         codec::decode_batch(bytes, |entry| entries.push(entry))?;
-        self.version = bytes
-            .first()
-            .copied()
-            .max(Some(self.version))
-            .unwrap_or(self.version);
+        let [version, ..] = bytes else {
+            unreachable!("a batch with a head has a version");
+        };
+        self.version = self.version.max(*version);
         let all = entries.len();
         let mut entries = entries.into_iter();
         let machine = &mut self.machine;
@@ -268,7 +269,9 @@ impl Replay {
         for record in self.machine.records() {
             record_bytes.clear();
             codec::encode_record(&mut record_bytes, &record);
-            let length = u32::try_from(record_bytes.len()).unwrap_or(u32::MAX);
+            let Ok(length) = u32::try_from(record_bytes.len()) else {
+                unreachable!("a record takes 4 GiB");
+            };
             write(&length.to_le_bytes())?;
             write(&record_bytes)?;
         }

@@ -193,7 +193,7 @@ impl<A: Address> Round<A> {
     /// nothing has arrived since it last slept in vain, which is the time for housekeeping.
     pub fn woke(&mut self, now: Timestamp, arrived: bool, worked: Span) -> bool {
         let Phase::Asleep { since, planned } = self.phase else {
-            panic!("it was not asleep, but {:?}", self.phase);
+            unreachable!("it was not asleep, but {:?}", self.phase);
         };
         self.phase = Phase::Between;
         self.orderer.slept(now.since(since), planned, worked);

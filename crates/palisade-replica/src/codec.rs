@@ -80,7 +80,9 @@ impl Put for Vec<u8> {
 
     /// Everything in the log and on the transport is far shorter than 4 GiB.
     fn bytes(&mut self, bytes: &[u8]) {
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let Ok(length) = u32::try_from(bytes.len()) else {
+            unreachable!("an entry takes 4 GiB");
+        };
         self.extend_from_slice(&length.to_le_bytes());
         self.extend_from_slice(bytes);
     }

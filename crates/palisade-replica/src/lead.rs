@@ -135,7 +135,9 @@ impl<R: Runtime> Leadership<R> {
         self.certain = false;
         let stamp = codec::stamp(&batch);
         let at = stamp.map_err(|malformed| NotCommitted::Stopped(malformed.to_string()))?;
-        let version = batch.first().copied().unwrap_or_default();
+        let [version, ..] = *batch else {
+            unreachable!("a batch with a stamp has a version");
+        };
         let id = self.engine.propose(self.leader, batch).await?;
         if self.applier.has_batch_between(self.contains, id.index) {
             return Err(NotCommitted::Unknown);

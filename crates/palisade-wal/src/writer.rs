@@ -162,7 +162,7 @@ impl Wal {
             self.rotate(payload.len())?;
         }
         let Some(seq) = Seq::new(self.next_seq) else {
-            panic!("the first frame of a log has the number 1");
+            unreachable!("the first frame of a log has the number 1");
         };
         self.append(Kind::Data, self.next_seq, payload)?;
         self.next_seq += 1;
@@ -349,5 +349,6 @@ pub(crate) fn name_segment(
     storage.sync_dir()
 }
 
-#[cfg(all(test, feature = "testing"))]
+#[cfg(feature = "testing")]
+#[cfg(test)]
 mod corruptions;

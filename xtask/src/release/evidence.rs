@@ -7,7 +7,8 @@ use std::process::Command;
 use crate::shell::{read, root};
 use crate::tree::{File, Tree};
 
-/// Where the measured code is: the page, how the line begins, and the folders whose changes make it stale.
+/// Where the measured code is: the page, how the line begins, and the files whose changes make it stale, as git's
+/// paths.
 const MEASURED: &[(&str, &str, &[&str])] = &[
     (
         "docs/evidence/performance.md",
@@ -20,6 +21,15 @@ const MEASURED: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "docs/evidence/kubernetes.md",
+        "",
+        &[
+            "clients/go/kubefence/*.go",
+            "crates/palisade/src/cli/fence/k8s",
+            "crates/palisade/src/cli/fence/k8s.rs",
+        ],
+    ),
+    (
         "docs/evidence/frameworks.md",
         "| Python: ",
         &["clients/python/src"],
@@ -29,19 +39,29 @@ const MEASURED: &[(&str, &str, &[&str])] = &[
         "| Node: ",
         &["clients/typescript/src"],
     ),
-    ("docs/evidence/frameworks.md", "| Go: ", &["clients/go"]),
     (
-        "docs/evidence/kubernetes.md",
-        "",
-        &[
-            "clients/go-kubernetes-fence/kubefence.go",
-            "crates/palisade/src/cli/fence/k8s",
-        ],
+        "docs/evidence/frameworks.md",
+        "| Go: ",
+        &["clients/go/*.go"],
     ),
     (
         "docs/evidence/frameworks.md",
         "| Java: ",
-        &["clients/java/src"],
+        &[
+            "clients/java/src",
+            "clients/java-shedlock/src",
+            "clients/java-spring/src",
+        ],
+    ),
+    (
+        "docs/evidence/frameworks.md",
+        "| Terraform ",
+        &["crates/palisade/src/tfstate"],
+    ),
+    (
+        "docs/evidence/frameworks.md",
+        "| OpenTofu ",
+        &["crates/palisade/src/tfstate"],
     ),
 ];
 

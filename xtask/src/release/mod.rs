@@ -14,7 +14,7 @@ pub(crate) mod packages;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use packages::{Facts, PACKAGES};
+use packages::{Facts, Kind, PACKAGES};
 
 use crate::prerequisites::{BOOK, RELEASE};
 use crate::shell::{cargo, read, root, run, target};
@@ -173,6 +173,13 @@ impl Plan {
         write("SHA256SUMS", &read(sums.current_dir(&out))?)?;
         step("installed, each package by its own tool");
         run(Command::new(root().join("deploy/check_release.py")).arg(&out))?;
+        let go = PACKAGES.iter().filter(|package| package.kind == Kind::Go);
+        let tags = go.map(|package| format!("{}/v{}", package.folder, self.version));
+        let tags: Vec<String> = [format!("v{}", self.version)]
+            .into_iter()
+            .chain(tags)
+            .collect();
+        println!("release: its tags are {}", tags.join(", "));
         if facts.repository.contains(PLACEHOLDER) {
             println!(
                 "release: NOT TO BE PUBLISHED: {} is a placeholder (RELEASING.md, First: the names)",

@@ -28,8 +28,29 @@ pub(super) const PACKAGES: &[Package] = &[
     of(Kind::Python, "clients/python", "palisade-client"),
     of(Kind::Npm, "clients/typescript", "palisade-client"),
     of(Kind::Go, "clients/go", "palisade.example/palisade"),
+    of(
+        Kind::Go,
+        "clients/go/palisadepgx",
+        "palisade.example/palisade/palisadepgx",
+    ),
+    of(
+        Kind::Go,
+        "clients/go/palisadegocron",
+        "palisade.example/palisade/palisadegocron",
+    ),
+    of(
+        Kind::Go,
+        "clients/go/palisadek8s",
+        "palisade.example/palisade/palisadek8s",
+    ),
+    of(
+        Kind::Go,
+        "clients/go/kubefence",
+        "palisade.example/palisade/kubefence",
+    ),
     of(Kind::Maven, "clients/java", "palisade-client"),
     of(Kind::Maven, "clients/java-shedlock", "palisade-shedlock"),
+    of(Kind::Maven, "clients/java-spring", "palisade-spring"),
 ];
 
 const fn of(kind: Kind, folder: &'static str, name: &'static str) -> Package {
@@ -211,12 +232,17 @@ fn complaints(tree: &Tree) -> Result<Vec<String>, String> {
                 need(&manifest, "<Automatic-Module-Name>");
             }
         }
-        if package.kind == Kind::Go {
-            // What another module of ours names is what a stranger's Go asks for.
-            let others = PACKAGES.iter().filter(|other| other.kind == Kind::Go);
-            for other in others.filter(|other| requires(text(tree, &manifest), other.name)) {
-                need(&manifest, &format!("{} v{}\n", other.name, facts.version));
-            }
+    }
+    // What a module of ours names is what a stranger's Go asks for: its `replace` counts for work in it alone. Modules of tests
+    // follow, because Go takes the highest version that any module asks for.
+    let modules = PACKAGES.iter().filter(|package| package.kind == Kind::Go);
+    for module in modules {
+        let asking = tree
+            .files
+            .iter()
+            .filter(|file| file.path.ends_with("/go.mod") && requires(&file.text, module.name));
+        for file in asking {
+            need(&file.path, &format!("{} v{}\n", module.name, facts.version));
         }
     }
     for (folder, file) in crates(tree) {
@@ -276,7 +302,7 @@ fn unlisted(file: &File) -> Option<String> {
     let excuse = match name {
         "pyproject.toml" => "Private :: Do Not Upload",
         "package.json" => "\"private\": true",
-        "go.mod" => "// Not published",
+        "go.mod" => "Nobody depends on this module",
         "pom.xml" => "<maven.deploy.skip>true</maven.deploy.skip>",
         _ => return None,
     };

@@ -5,7 +5,7 @@ go 1.26.0
 
 require (
 	modernc.org/sqlite v1.62.0
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (

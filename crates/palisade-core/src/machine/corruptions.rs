@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Machine;
-use super::slab::NIL;
+use super::grant::GrantSlot;
+use super::slab::{ClientSlot, LeaseSlot, Link, LockSlot, Number as _, WaiterSlot};
 use crate::command::{Acquire, Command, Entry, GrantRef, LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal, RequestId};
@@ -43,6 +44,11 @@ fn acquire(name: &str, client: &str, under: Under, request: u8) -> Acquire {
             Some(RequestId::from_bytes([request; 16])),
         )
     }
+}
+
+/// The grant of `y`.
+fn y() -> GrantSlot {
+    GrantSlot::of_lock(LockSlot::of(1))
 }
 
 /// A new client asks for a lock.
@@ -117,30 +123,32 @@ fn corruptions() -> Vec<Corruption> {
     };
     Vec::from([
         of(
-            |machine| machine.tables.locks.spoil_free(0),
+            |machine| machine.tables.locks.spoil_free(LockSlot::of(0)),
             wants("new"),
             "a slot in the list of free ones is used",
         ),
         of(
-            |machine| drop(machine.tables.locks.remove(1)),
+            |machine| drop(machine.tables.locks.remove(LockSlot::of(1))),
             wants("y"),
             "a record names slot 1, which is free",
         ),
         of(
-            |machine| drop(machine.tables.leases.remove(0)),
+            |machine| {
+                machine.tables.leases.remove(LeaseSlot::of(0));
+            },
             wants("x"),
             "a record names slot 0, which is free",
         ),
         of(
             |machine| {
-                let extra = machine.tables.locks[0].extra;
-                drop(machine.tables.extras.remove(extra));
+                let extra = machine.tables.locks[LockSlot::of(0)].extra;
+                drop(machine.tables.extras.remove(extra.get().unwrap()));
             },
             wants("x"),
             "which is free",
         ),
         of(
-            |machine| machine.tables.spoil_key(2),
+            |machine| machine.tables.spoil_key(LeaseSlot::of(2)),
             Command::Revoke {
                 lock: lock("z"),
                 token: Token::new(4).unwrap(),
@@ -149,17 +157,20 @@ fn corruptions() -> Vec<Corruption> {
             "is not in the index under its key",
         ),
         of(
-            |machine| machine.tables.spoil_grant(1, Token::FIRST, NIL),
+            |machine| machine.tables.spoil_grant(y(), Token::FIRST, None),
             wants("y"),
             "a lock is kept for nobody",
         ),
         of(
-            |machine| machine.tables.leases[0].first = 1,
+            |machine| machine.tables.leases[LeaseSlot::of(0)].first = Link::to(y()),
             releases("x", 0),
-            "a lease's first grant is another one",
+            "a lease's links do not agree: before",
         ),
         of(
-            |machine| machine.tables.leases[0].last = 0,
+            |machine| {
+                machine.tables.leases[LeaseSlot::of(0)].last =
+                    Link::to(GrantSlot::of_lock(LockSlot::of(0)))
+            },
             Command::Acquire(acquire(
                 "u",
                 "a",
@@ -177,32 +188,32 @@ fn corruptions() -> Vec<Corruption> {
             "a token does not rise above the lock's last (A2)",
         ),
         of(
-            |machine| machine.tables.clients[1].waiting = 0,
+            |machine| machine.tables.clients[ClientSlot::of(1)].waiting = 0,
             withdraws(2),
             "a request leaves that its client has not",
         ),
         of(
-            |machine| machine.tables.clients[1].uses = 0,
+            |machine| machine.tables.clients[ClientSlot::of(1)].uses = 0,
             withdraws(2),
             "a client that nothing uses is left",
         ),
         of(
-            |machine| machine.tables.extra_mut(0).waiting = 0,
+            |machine| machine.tables.extra_mut(LockSlot::of(0)).waiting = 0,
             withdraws(2),
             "a request leaves a queue that has none",
         ),
         of(
-            |machine| machine.tables.waiters[1].prev = NIL,
+            |machine| machine.tables.waiters[WaiterSlot::of(1)].prev = Link::NONE,
             withdraws(3),
-            "the first of a queue is another one",
+            "a queue's links do not agree: before",
         ),
         of(
-            |machine| machine.tables.waiters[0].next = 4,
+            |machine| machine.tables.waiters[WaiterSlot::of(0)].next = Link::to(WaiterSlot::of(4)),
             withdraws(3),
-            "a queue's links do not agree",
+            "a queue's links do not agree: before",
         ),
         of(
-            |machine| machine.tables.waiters[4].arrival = u64::MAX,
+            |machine| machine.tables.waiters[WaiterSlot::of(4)].arrival = u64::MAX,
             wants("x"),
             "a queue is not in order of arrival (A10)",
         ),
@@ -212,12 +223,16 @@ fn corruptions() -> Vec<Corruption> {
             "a request for permits is not noted as one",
         ),
         of(
-            |machine| machine.tables.extra_mut(5).permits = Some(0),
+            |machine| machine.tables.extra_mut(LockSlot::of(5)).permits = Some(0),
             releases("s", 21),
             "are granted, and only",
         ),
         of(
-            |machine| machine.tables.spoil_readers(2, |readers| readers.count = 0),
+            |machine| {
+                machine
+                    .tables
+                    .spoil_readers(LockSlot::of(2), |readers| readers.count = 0)
+            },
             releases("z", 4),
             "a reader leaves a lock that has none",
         ),
@@ -225,10 +240,10 @@ fn corruptions() -> Vec<Corruption> {
             |machine| {
                 machine
                     .tables
-                    .spoil_readers(2, |readers| readers.last = readers.first);
+                    .spoil_readers(LockSlot::of(2), |readers| readers.last = readers.first);
             },
             releases("z", 4),
-            "the youngest reader is another one",
+            "the readers' links do not agree: behind",
         ),
         of(
             |machine| machine.tables.sets.clear(),
@@ -250,7 +265,7 @@ fn corruptions() -> Vec<Corruption> {
         ),
         of(
             |machine| {
-                let free = machine.tables.leases.slots();
+                let free = LeaseSlot::of(machine.tables.leases.slots());
                 machine
                     .tables
                     .lease_timers
@@ -260,12 +275,16 @@ fn corruptions() -> Vec<Corruption> {
             "is put in twice",
         ),
         of(
-            |machine| machine.tables.leases[2].ttl = Ttl::MIN,
+            |machine| machine.tables.leases[LeaseSlot::of(2)].ttl = Ttl::MIN,
             releases("z", 4),
             "a short lease that was never counted ends",
         ),
         of(
-            |machine| machine.to_wake.push_back((0, Outcome::Queued)),
+            |machine| {
+                machine
+                    .to_wake
+                    .push_back((LockSlot::of(0), Outcome::Queued))
+            },
             Command::Expire,
             "a lock that a set left was not handed on (M2)",
         ),

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::grants::{Standing, check_text};
 use super::record::Closing;
-use super::slab::{NIL, Slot};
+use super::slab::LockSlot;
 use super::tables::Tables;
 use crate::command::LockMode;
 use crate::delays::Delays;
@@ -25,21 +25,21 @@ use crate::time::{Span, Timestamp};
 
 impl Tables {
     /// How long a lock stays closed after its grant, or after its last one.
-    pub(crate) fn closing(&self, lock: Slot) -> Closing {
+    pub(crate) fn closing(&self, lock: LockSlot) -> Closing {
         self.extra(lock)
             .map_or(Closing::NONE, |extra| extra.closing)
     }
 
     /// Until when a lock that nobody holds is closed; perhaps that is over, and nobody has asked since.
     #[inline]
-    pub(crate) fn closed(&self, lock: Slot) -> Option<Timestamp> {
+    pub(crate) fn closed(&self, lock: LockSlot) -> Option<Timestamp> {
         self.extra(lock)?.closed
     }
 
     /// Notes the delays of a new grant.
     #[inline]
-    pub(super) fn set_closing(&mut self, lock: Slot, delays: Delays, now: Timestamp) {
-        if !delays.is_none() || self.locks[lock].extra != NIL {
+    pub(super) fn set_closing(&mut self, lock: LockSlot, delays: Delays, now: Timestamp) {
+        if !delays.is_none() || !self.locks[lock].extra.is_none() {
             self.note_closing(lock, delays, now);
         }
     }
@@ -47,7 +47,7 @@ impl Tables {
     /// A client that took its own lock over does not shorten the reservation of its former grant.
     #[cold]
     #[inline(never)]
-    fn note_closing(&mut self, lock: Slot, delays: Delays, now: Timestamp) {
+    fn note_closing(&mut self, lock: LockSlot, delays: Delays, now: Timestamp) {
         let at_least = Some(delays.at_least_for()).filter(|span| *span > Span::ZERO);
         let closing = &mut self.extra_mut(lock).closing;
         let before = closing.reserved.filter(|until| *until > now);
@@ -59,22 +59,22 @@ impl Tables {
     }
 
     /// A grant that its caller gave up before using it reserves nothing. Reservations of earlier grants stay.
-    pub(super) fn forget_reservation(&mut self, lock: Slot) {
-        if self.locks[lock].extra != NIL {
+    pub(super) fn forget_reservation(&mut self, lock: LockSlot) {
+        if !self.locks[lock].extra.is_none() {
             let closing = &mut self.extra_mut(lock).closing;
             closing.reserved = closing.inherited;
         }
     }
 
     /// Notes how long a lock from a snapshot stays closed.
-    pub(super) fn restore_closing(&mut self, lock: Slot, closing: Closing) {
+    pub(super) fn restore_closing(&mut self, lock: LockSlot, closing: Closing) {
         if closing != Closing::NONE {
             self.extra_mut(lock).closing = closing;
         }
     }
 
     /// Closes a lock that nobody holds.
-    pub(super) fn close_until(&mut self, lock: Slot, until: Timestamp) {
+    pub(super) fn close_until(&mut self, lock: LockSlot, until: Timestamp) {
         let last = self.writer(lock).token();
         assert!(
             self.is_kept(lock),
@@ -86,7 +86,7 @@ impl Tables {
     }
 
     /// Opens it again, if it was closed.
-    pub(super) fn open_again(&mut self, lock: Slot) {
+    pub(super) fn open_again(&mut self, lock: LockSlot) {
         if let Some(until) = self.closed(lock) {
             let last = self.writer(lock).token();
             self.extra_mut(lock).closed = None;
@@ -103,7 +103,7 @@ impl Tables {
     }
 
     /// The first closed lock that is due to open.
-    pub(super) fn first_to_open(&self, now: Timestamp) -> Option<Slot> {
+    pub(super) fn first_to_open(&self, now: Timestamp) -> Option<LockSlot> {
         let ((until, _), lock) = self.closed_locks.first_key_value()?;
         (*until <= now).then_some(*lock)
     }
@@ -112,8 +112,8 @@ impl Tables {
 impl Machine {
     /// Until when nobody is granted a lock after the end of its writer's grant.
     #[inline]
-    pub(super) fn closed_after(&self, lock: Slot, how: Ending) -> Option<Timestamp> {
-        if self.tables.locks[lock].extra == NIL {
+    pub(super) fn closed_after(&self, lock: LockSlot, how: Ending) -> Option<Timestamp> {
+        if self.tables.locks[lock].extra.is_none() {
             return None;
         }
         let expires = self.tables.held_by_writer(lock).1.expires;
@@ -123,7 +123,7 @@ impl Machine {
 
     #[cold]
     #[inline(never)]
-    fn closing_at(&self, lock: Slot, how: Ending, expires: Timestamp) -> Option<Timestamp> {
+    fn closing_at(&self, lock: LockSlot, how: Ending, expires: Timestamp) -> Option<Timestamp> {
         let Closing {
             lock_delay,
             reserved,
@@ -140,7 +140,7 @@ impl Machine {
     }
 
     /// Closes a lock when its writer's grant has just ended.
-    pub(super) fn close(&mut self, lock: Slot, until: Option<Timestamp>) {
+    pub(super) fn close(&mut self, lock: LockSlot, until: Option<Timestamp>) {
         self.tables.extra_mut(lock).closing = Closing::NONE;
         if let Some(until) = until {
             self.tables.close_until(lock, until);
@@ -150,7 +150,7 @@ impl Machine {
     /// Opens a lock that is due, and hands it on.
     #[cold]
     #[inline(never)]
-    pub(super) fn open_due(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+    pub(super) fn open_due(&mut self, lock: LockSlot, effects: &mut Vec<Effect>) {
         let last = self.denial(LockMode::Exclusive, lock);
         self.wake(lock, &last, effects);
     }
@@ -181,7 +181,7 @@ impl Machine {
     }
 
     /// The lease of the last grant may be over, and its client forgotten.
-    fn event_of_opening(&mut self, lock: Slot, reason: &str, effects: &mut Vec<Effect>) {
+    fn event_of_opening(&mut self, lock: LockSlot, reason: &str, effects: &mut Vec<Effect>) {
         self.revision += 1;
         if self.silent {
             return;
@@ -209,7 +209,7 @@ impl Machine {
     /// Why a request that comes now is not granted.
     #[cold]
     #[inline(never)]
-    pub(super) fn denial(&self, mode: LockMode, lock: Slot) -> Outcome {
+    pub(super) fn denial(&self, mode: LockMode, lock: LockSlot) -> Outcome {
         match self.tables.closed(lock) {
             Some(until) => Outcome::Delayed(Delayed {
                 token: self.tables.writer(lock).token(),
@@ -220,11 +220,11 @@ impl Machine {
     }
 
     /// Until when a lock is closed at `now`, whether or not the end of its last grant was logged yet.
-    pub(super) fn closed_then(&self, lock: Slot, now: Timestamp) -> Option<Timestamp> {
+    pub(super) fn closed_then(&self, lock: LockSlot, now: Timestamp) -> Option<Timestamp> {
         let until = match self.tables.is_exclusive(lock) {
             false => self.tables.closed(lock),
             true => {
-                let lease = self.tables.lease_of(lock);
+                let lease = self.tables.held_by_writer(lock).1;
                 match lease.is_expired(now) {
                     true => self.closing_at(lock, Ending::Expired, lease.expires),
                     false => None,

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::record::Role;
-use super::slab::Slot;
+use super::slab::{LeaseSlot, LockSlot, WaiterSlot};
 use super::tables::Tables;
 use super::wheel::is_due;
 use crate::limits;
@@ -44,9 +44,9 @@ impl Expiry {
 
 /// Something that is due.
 enum Due {
-    Lease(Slot),
-    Opening(Slot),
-    Wait(Slot),
+    Lease(LeaseSlot),
+    Opening(LockSlot),
+    Wait(WaiterSlot),
 }
 
 impl Tables {
@@ -57,9 +57,10 @@ impl Tables {
         let waits = waits.map(|(slot, wait)| (wait.ends(), wait.arrival, slot));
         let leases = self.leases.iter();
         let leases = leases.map(|(slot, lease)| (lease.expires, lease.id.0.get(), slot));
-        let over = |due: &(Timestamp, u64, Slot)| is_due(due.0, now);
-        self.wait_timers.line_up_again(waits.filter(over));
-        self.lease_timers.line_up_again(leases.filter(over));
+        self.wait_timers
+            .line_up_again(waits.filter(|due| is_due(due.0, now)));
+        self.lease_timers
+            .line_up_again(leases.filter(|due| is_due(due.0, now)));
     }
 
     fn line_up(&mut self, now: Timestamp) {
@@ -74,7 +75,7 @@ impl Tables {
         });
     }
 
-    fn first_due_wait(&mut self) -> Option<Slot> {
+    fn first_due_wait(&mut self) -> Option<WaiterSlot> {
         let waiters = &self.waiters;
         self.wait_timers.first(|slot| {
             let wait = waiters.get(slot)?;
@@ -82,7 +83,7 @@ impl Tables {
         })
     }
 
-    fn first_due_lease(&mut self) -> Option<Slot> {
+    fn first_due_lease(&mut self) -> Option<LeaseSlot> {
         let leases = &self.leases;
         self.lease_timers.first(|slot| {
             let lease = leases.get(slot)?;

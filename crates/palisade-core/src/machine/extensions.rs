@@ -11,7 +11,7 @@
 use alloc::vec::Vec;
 use core::num::NonZero;
 
-use super::slab::Slot;
+use super::slab::{LeaseSlot, Number};
 use crate::time::Timestamp;
 
 /// How far a lease was extended since its last renewal.
@@ -36,12 +36,12 @@ impl Extensions {
         self.count
     }
 
-    pub(crate) fn get(&self, lease: Slot) -> Option<Extension> {
-        self.of.get(lease as usize).copied().flatten()
+    pub(crate) fn get(&self, lease: LeaseSlot) -> Option<Extension> {
+        self.of.get(lease.number() as usize).copied().flatten()
     }
 
-    pub(crate) fn set(&mut self, lease: Slot, extension: Extension) {
-        let place = lease as usize;
+    pub(crate) fn set(&mut self, lease: LeaseSlot, extension: Extension) {
+        let place = lease.number() as usize;
         if self.of.len() <= place {
             self.of.resize(place + 1, None);
         }
@@ -52,7 +52,7 @@ impl Extensions {
 
     /// The lease was renewed, or is over.
     #[inline]
-    pub(super) fn forget(&mut self, lease: Slot) {
+    pub(super) fn forget(&mut self, lease: LeaseSlot) {
         if self.count > 0 {
             self.forget_it(lease);
         }
@@ -60,8 +60,11 @@ impl Extensions {
 
     #[cold]
     #[inline(never)]
-    fn forget_it(&mut self, lease: Slot) {
-        let known = self.of.get_mut(lease as usize).and_then(Option::take);
+    fn forget_it(&mut self, lease: LeaseSlot) {
+        let known = self
+            .of
+            .get_mut(lease.number() as usize)
+            .and_then(Option::take);
         if known.is_none() {
             return;
         }

@@ -5,16 +5,148 @@
 //!        ◄──lock_of───
 //! ```
 //!
-//! An exclusive grant lies inside its lock's record and has its slot number; a shared one has a record of its own
-//! ([`share`](super::share)). Only [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] depend on this.
+//! An exclusive grant lies inside its lock's record; a shared one has a record of its own ([`share`](super::share)). A
+//! [`GrantSlot`] is either, and [`GrantSlot::at`] says which.
+
+use core::fmt;
 
 use super::record::{Contender, Lease};
-use super::share::is_share;
-use super::slab::{NIL, Slot};
+use super::slab::{LeaseSlot, Link, LockSlot, Number, ShareSlot};
 use super::tables::Tables;
 use crate::name::ClientId;
 use crate::time::WallTime;
 use crate::token::Token;
+
+/// Of a grant, wherever its record is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GrantSlot(u32);
+
+/// Where a grant's record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// In its lock's: it is exclusive.
+    Lock(LockSlot),
+    /// In one of its own: it is shared.
+    Share(ShareSlot),
+}
+
+/// Set in the number of a shared grant.
+const SHARE: u32 = 1 << 31;
+
+impl GrantSlot {
+    #[inline]
+    pub(crate) fn of_lock(lock: LockSlot) -> GrantSlot {
+        debug_assert!(lock.number() < SHARE, "a lock has the number of a share");
+        GrantSlot(lock.number())
+    }
+
+    #[inline]
+    pub(crate) fn of_share(share: ShareSlot) -> GrantSlot {
+        debug_assert!(
+            share.number() < SHARE,
+            "a share has a number that is too high"
+        );
+        GrantSlot(share.number() | SHARE)
+    }
+
+    #[inline]
+    pub(crate) fn at(self) -> At {
+        match self.0 & SHARE == 0 {
+            true => At::Lock(LockSlot::of(self.0)),
+            false => At::Share(ShareSlot::of(self.0 & !SHARE)),
+        }
+    }
+
+    /// Its lock, if it is exclusive.
+    #[inline]
+    pub(super) fn lock(self) -> Option<LockSlot> {
+        match self.at() {
+            At::Lock(lock) => Some(lock),
+            At::Share(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_share(self) -> bool {
+        matches!(self.at(), At::Share(_))
+    }
+}
+
+impl ShareSlot {
+    /// The grant in this record.
+    #[inline]
+    pub(crate) fn grant(self) -> GrantSlot {
+        GrantSlot::of_share(self)
+    }
+}
+
+impl Number for GrantSlot {
+    #[inline]
+    fn of(number: u32) -> GrantSlot {
+        GrantSlot(number)
+    }
+
+    #[inline]
+    fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for GrantSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.at().fmt(f)
+    }
+}
+
+/// The holder of the grant in a lock's record, as large as a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeldBy(u32);
+
+/// The same, to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holding {
+    /// A lease.
+    Lease(LeaseSlot),
+    /// Readers, or holders of permits: each has a grant of its own.
+    Readers,
+    /// Nobody: the lock is between two grants, or is kept for an orphan or a set, or closed.
+    Nobody,
+}
+
+impl HeldBy {
+    pub(super) const NOBODY: HeldBy = HeldBy(u32::MAX);
+    pub(super) const READERS: HeldBy = HeldBy(u32::MAX - 1);
+
+    #[inline]
+    fn lease(lease: LeaseSlot) -> HeldBy {
+        debug_assert!(
+            lease.number() < HeldBy::READERS.0,
+            "no lease has this number"
+        );
+        HeldBy(lease.number())
+    }
+
+    #[inline]
+    pub(super) fn holding(self) -> Holding {
+        match self {
+            HeldBy::NOBODY => Holding::Nobody,
+            HeldBy::READERS => Holding::Readers,
+            HeldBy(lease) => Holding::Lease(LeaseSlot::of(lease)),
+        }
+    }
+
+    /// Whether a lease holds it.
+    #[inline]
+    fn is_lease(self) -> bool {
+        self.0 < HeldBy::READERS.0
+    }
+}
+
+impl fmt::Debug for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.holding().fmt(f)
+    }
+}
 
 /// A lease holds a lock.
 ///
@@ -24,29 +156,25 @@ use crate::token::Token;
 pub(crate) struct Grant {
     token: Token,
     wall: WallTime,
-    /// [`NIL`] between the end of one grant and the next: the lock is kept for an orphan or a set, and the token is not
-    /// below its last. [`SHARED`] in a shared phase; the token is the phase's.
-    lease: Slot,
+    /// Without a lease, the token of a lock that is kept is not below its last, and that of a shared phase is the phase's.
+    by: HeldBy,
     /// The lease's other grants, in token order.
-    prev: Slot,
-    next: Slot,
+    prev: Link<GrantSlot>,
+    next: Link<GrantSlot>,
 }
-
-/// Instead of a lease's slot: the lock has readers.
-pub(super) const SHARED: Slot = NIL - 1;
 
 impl Grant {
     /// The grant that a lock stores during a shared phase with this token.
     pub(super) const fn shared(token: Token) -> Grant {
         Grant {
-            lease: SHARED,
+            by: HeldBy::READERS,
             ..Grant::new(token, WallTime(0))
         }
     }
 
     /// The last reader is gone.
     pub(super) const fn end_phase(&mut self) {
-        self.lease = NIL;
+        self.by = HeldBy::NOBODY;
     }
 
     /// One that is under no lease yet.
@@ -54,9 +182,9 @@ impl Grant {
         Grant {
             token,
             wall,
-            lease: NIL,
-            prev: NIL,
-            next: NIL,
+            by: HeldBy::NOBODY,
+            prev: Link::NONE,
+            next: Link::NONE,
         }
     }
 
@@ -71,211 +199,240 @@ impl Grant {
         self.wall
     }
 
+    /// Who holds it.
     #[inline]
-    pub(crate) const fn lease(&self) -> Slot {
-        self.lease
+    pub(super) fn by(&self) -> HeldBy {
+        self.by
+    }
+
+    /// The lease of a grant that is under one.
+    #[inline]
+    pub(crate) fn lease(&self) -> LeaseSlot {
+        let by = self.by;
+        debug_assert!(by.is_lease(), "a grant is under no lease");
+        // Another one is no lease's slot, and the table says so.
+        LeaseSlot::of(by.0)
     }
 }
 
 impl Tables {
     /// The grant that holds a lock exclusively.
     #[inline]
-    pub(crate) fn grant_on(&self, lock: Slot) -> Slot {
-        lock
+    pub(crate) fn grant_on(&self, lock: LockSlot) -> GrantSlot {
+        GrantSlot::of_lock(lock)
     }
 
     /// The lock that a grant is for.
     #[inline]
-    pub(crate) fn lock_of(&self, grant: Slot) -> Slot {
-        if is_share(grant) {
-            return self.lock_of_share(grant);
+    pub(crate) fn lock_of(&self, grant: GrantSlot) -> LockSlot {
+        match grant.at() {
+            At::Share(share) => self.lock_of_share(share),
+            At::Lock(lock) => lock,
         }
-        grant
     }
 
     /// A grant; its token is its own number.
     #[inline]
-    pub(crate) fn grant(&self, grant: Slot) -> &Grant {
-        if is_share(grant) {
-            return self.grant_of_share(grant);
+    pub(crate) fn grant(&self, grant: GrantSlot) -> &Grant {
+        match grant.at() {
+            At::Share(share) => self.grant_of_share(share),
+            At::Lock(lock) => &self.locks[lock].grant,
         }
-        &self.locks[grant].grant
     }
 
     /// The grant in a lock's own record: the writer's, or the one stored there for a shared phase or a kept lock.
     #[inline]
-    pub(crate) fn writer(&self, lock: Slot) -> &Grant {
+    pub(crate) fn writer(&self, lock: LockSlot) -> &Grant {
         &self.locks[lock].grant
     }
 
     /// The fencing token that a grant's holder has, and its lease: the grant's number, or the token of its phase.
     #[inline]
-    pub(super) fn fencing(&self, grant: Slot) -> (Token, Slot) {
-        if is_share(grant) {
-            return (self.fencing_of_share(grant), self.grant(grant).lease);
+    pub(super) fn fencing(&self, grant: GrantSlot) -> (Token, LeaseSlot) {
+        match grant.at() {
+            At::Share(share) => (self.fencing_of_share(share), self.grant(grant).lease()),
+            At::Lock(lock) => {
+                let writer = self.writer(lock);
+                (writer.token, writer.lease())
+            }
         }
-        let Grant { token, lease, .. } = *self.writer(grant);
-        (token, lease)
     }
 
     #[cfg(test)]
-    pub(crate) fn spoil_grant(&mut self, grant: Slot, token: Token, lease: Slot) {
+    pub(crate) fn spoil_grant(&mut self, grant: GrantSlot, token: Token, lease: Option<LeaseSlot>) {
         let grant = self.grant_mut(grant);
-        (grant.token, grant.lease) = (token, lease);
+        grant.token = token;
+        grant.by = lease.map_or(HeldBy::NOBODY, HeldBy::lease);
     }
 
     #[cfg(test)]
-    pub(crate) fn spoil_phase(&mut self, lock: Slot, token: Token) {
+    pub(crate) fn spoil_phase(&mut self, lock: LockSlot, token: Token) {
         self.locks[lock].grant.token = token;
     }
 
     #[inline]
-    fn grant_mut(&mut self, grant: Slot) -> &mut Grant {
-        if is_share(grant) {
-            return self.grant_of_share_mut(grant);
+    fn grant_mut(&mut self, grant: GrantSlot) -> &mut Grant {
+        match grant.at() {
+            At::Share(share) => self.grant_of_share_mut(share),
+            At::Lock(lock) => &mut self.locks[lock].grant,
         }
-        &mut self.locks[grant].grant
     }
 
     /// The grant of a lock's writer, and its lease. As [`Tables::held`], without the question whether it is shared.
     #[inline]
-    pub(super) fn held_by_writer(&self, lock: Slot) -> (&Grant, &Lease) {
+    pub(super) fn held_by_writer(&self, lock: LockSlot) -> (&Grant, &Lease) {
         let grant = self.writer(lock);
-        (grant, &self.leases[grant.lease])
+        (grant, &self.leases[grant.lease()])
     }
 
     /// The lease of a lock's writer; `None` if the lock has none.
     #[inline]
-    pub(super) fn lease_of_writer(&self, lock: Slot) -> Option<&Lease> {
-        let lease = self.writer(lock).lease;
-        (lease < SHARED).then(|| &self.leases[lease])
+    pub(super) fn lease_of_writer(&self, lock: LockSlot) -> Option<&Lease> {
+        let writer = self.writer(lock);
+        writer.by().is_lease().then(|| &self.leases[writer.lease()])
     }
 
     /// A grant and the lease that it is under.
-    pub(crate) fn held(&self, grant: Slot) -> (&Grant, &Lease) {
+    pub(crate) fn held(&self, grant: GrantSlot) -> (&Grant, &Lease) {
         let grant = self.grant(grant);
-        (grant, &self.leases[grant.lease])
+        (grant, &self.leases[grant.lease()])
     }
 
     /// The lease that a grant is under.
     #[inline]
-    pub(crate) fn lease_of(&self, grant: Slot) -> &Lease {
+    pub(crate) fn lease_of(&self, grant: GrantSlot) -> &Lease {
         self.held(grant).1
     }
 
     /// Whether a grant is this client's.
     #[inline]
-    pub(super) fn is_of(&self, grant: Slot, client: Contender<'_>) -> bool {
+    pub(super) fn is_of(&self, grant: GrantSlot, client: Contender<'_>) -> bool {
         let holder = &self.clients[self.lease_of(grant).client.slot()];
         holder.id == *client.id && holder.by == client.by
     }
 
     /// The client that holds by a grant.
     #[inline]
-    pub(crate) fn client_of(&self, grant: Slot) -> &ClientId {
+    pub(crate) fn client_of(&self, grant: GrantSlot) -> &ClientId {
         &self.clients[self.lease_of(grant).client.slot()].id
     }
 
     /// Whether a writer holds this lock.
     #[inline]
-    pub(crate) fn is_exclusive(&self, lock: Slot) -> bool {
-        self.locks[lock].grant.lease < SHARED
+    pub(crate) fn is_exclusive(&self, lock: LockSlot) -> bool {
+        self.locks[lock].grant.by.is_lease()
     }
 
     /// Whether nobody holds this lock, and its record is there for an orphan.
     #[inline]
-    pub(crate) fn is_kept(&self, lock: Slot) -> bool {
-        self.locks[lock].grant.lease == NIL
+    pub(crate) fn is_kept(&self, lock: LockSlot) -> bool {
+        self.locks[lock].grant.by == HeldBy::NOBODY
     }
 
-    /// All exclusive grants, in no particular order.
-    pub(crate) fn exclusives(&self) -> impl Iterator<Item = (Slot, &Grant)> {
+    /// All exclusive grants with their locks, in no particular order.
+    pub(crate) fn exclusives(&self) -> impl Iterator<Item = (LockSlot, &Grant)> {
         let locks = self.locks.iter().map(|(slot, lock)| (slot, &lock.grant));
-        locks.filter(|(_, grant)| grant.lease < SHARED)
+        locks.filter(|(_, grant)| grant.by().is_lease())
     }
 
     /// All grants, in no particular order.
-    pub(crate) fn grants(&self) -> impl Iterator<Item = (Slot, &Grant)> {
-        self.exclusives().chain(self.shares())
+    pub(crate) fn grants(&self) -> impl Iterator<Item = (GrantSlot, &Grant)> {
+        let exclusives = self.exclusives();
+        let exclusives = exclusives.map(|(lock, grant)| (GrantSlot::of_lock(lock), grant));
+        let shares = self.shares();
+        exclusives.chain(shares.map(|(share, grant)| (share.grant(), grant)))
     }
 
     /// The locks that are kept for an orphan, each with its last token.
-    pub(crate) fn kept_locks(&self) -> impl Iterator<Item = (Slot, Token)> {
-        let kept = self
-            .locks
-            .iter()
-            .filter(|(_, lock)| lock.grant.lease == NIL);
+    pub(crate) fn kept_locks(&self) -> impl Iterator<Item = (LockSlot, Token)> {
+        let locks = self.locks.iter();
+        let kept = locks.filter(|(_, lock)| lock.grant.by() == HeldBy::NOBODY);
         kept.map(|(slot, lock)| (slot, lock.grant.token))
     }
 
     /// A lease's grants, in token order.
-    pub(crate) fn grants_of(&self, lease: Slot) -> impl Iterator<Item = Slot> {
-        let first = Some(self.leases[lease].first).filter(|grant| *grant != NIL);
+    pub(crate) fn grants_of(&self, lease: LeaseSlot) -> impl Iterator<Item = GrantSlot> {
+        let first = self.leases[lease].first.get();
         core::iter::successors(first, |grant| {
-            Some(self.grant(*grant).next).filter(|next| *next != NIL)
+            let next = self.grant(*grant).next;
+            next.get()
         })
     }
 
     /// The oldest grant of a lease.
     #[inline]
-    pub(super) fn first_grant(&self, lease: Slot) -> Slot {
-        self.leases[lease].first
+    pub(super) fn first_grant(&self, lease: LeaseSlot) -> GrantSlot {
+        one_of_lease(self.leases[lease].first)
     }
 
     /// The newest one.
     #[inline]
-    pub(super) fn last_grant(&self, lease: Slot) -> Slot {
-        self.leases[lease].last
+    pub(super) fn last_grant(&self, lease: LeaseSlot) -> GrantSlot {
+        one_of_lease(self.leases[lease].last)
     }
 
     /// Appends a grant to its lease's. Tokens only grow, so the list is in token order.
-    pub(super) fn tie(&mut self, grant: Slot, lease: Slot) {
-        let last = core::mem::replace(&mut self.leases[lease].last, grant);
+    pub(super) fn tie(&mut self, grant: GrantSlot, lease: LeaseSlot) {
+        let last = core::mem::replace(&mut self.leases[lease].last, Link::to(grant));
         let tied = self.grant_mut(grant);
-        let (before, token) = (tied.lease, tied.token);
-        assert_eq!(before, NIL, "a grant goes under two leases");
-        (tied.lease, tied.prev, tied.next) = (lease, last, NIL);
-        if last == NIL {
-            self.leases[lease].first = grant;
+        let (before, token) = (tied.by, tied.token);
+        assert_eq!(before, HeldBy::NOBODY, "a grant goes under two leases");
+        (tied.by, tied.prev, tied.next) = (HeldBy::lease(lease), last, Link::NONE);
+        let Some(last) = last.get() else {
+            self.leases[lease].first = Link::to(grant);
             return;
-        }
+        };
         let before = self.grant_mut(last);
         let (next, older) = (before.next, before.token);
-        assert_eq!(next, NIL, "a lease's last grant has one behind it");
+        assert!(next.is_none(), "a lease's last grant has one behind it");
         assert!(older <= token, "a lease's grants are not in token order");
-        before.next = grant;
-        if is_share(last) {
+        before.next = Link::to(grant);
+        if let At::Share(last) = last.at() {
             self.index_share(last);
         }
     }
 
     /// Takes a grant from its lease, which ends with its last one.
-    pub(crate) fn untie(&mut self, grant: Slot) {
+    pub(crate) fn untie(&mut self, grant: GrantSlot) {
         let untied = self.grant_mut(grant);
-        let Grant {
-            lease, prev, next, ..
-        } = *untied;
-        (untied.lease, untied.prev, untied.next) = (NIL, NIL, NIL);
-        if prev == NIL {
-            let first = core::mem::replace(&mut self.leases[lease].first, next);
-            assert_eq!(first, grant, "a lease's first grant is another one");
-        } else {
-            let before = self.grant_mut(prev);
-            let linked = before.next;
-            assert_eq!(linked, grant, "a lease's links do not agree");
-            before.next = next;
-        }
-        if next == NIL {
-            let last = core::mem::replace(&mut self.leases[lease].last, prev);
-            assert_eq!(last, grant, "a lease's last grant is another one");
-        } else {
-            let behind = self.grant_mut(next);
-            let linked = behind.prev;
-            assert_eq!(linked, grant, "a lease's links do not agree");
-            behind.prev = prev;
-        }
-        if self.leases[lease].first == NIL {
+        let (lease, prev, next) = (untied.lease(), untied.prev, untied.next);
+        (untied.by, untied.prev, untied.next) = (HeldBy::NOBODY, Link::NONE, Link::NONE);
+        let linked = match prev.get() {
+            None => core::mem::replace(&mut self.leases[lease].first, next),
+            Some(prev) => {
+                let before = self.grant_mut(prev);
+                let linked = before.next;
+                before.next = next;
+                linked
+            }
+        };
+        assert!(
+            linked == grant,
+            "a lease's links do not agree: before {grant:?}"
+        );
+        let linked = match next.get() {
+            None => core::mem::replace(&mut self.leases[lease].last, prev),
+            Some(next) => {
+                let behind = self.grant_mut(next);
+                let linked = behind.prev;
+                behind.prev = prev;
+                linked
+            }
+        };
+        assert!(
+            linked == grant,
+            "a lease's links do not agree: behind {grant:?}"
+        );
+        if self.leases[lease].first.is_none() {
             self.close_lease(lease);
         }
+    }
+}
+
+#[inline]
+fn one_of_lease(grant: Link<GrantSlot>) -> GrantSlot {
+    match grant.get() {
+        Some(grant) => grant,
+        None => unreachable!("a lease has no grant"),
     }
 }

@@ -4,11 +4,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grant::Grant;
+use super::grant::{At, Grant, GrantSlot, Holding};
 use super::memory::{Asked, Over};
 use super::record::{Closing, Contender, Lease, Owner};
-use super::share::is_share;
-use super::slab::{NIL, Slot};
+use super::slab::{LeaseSlot, LockSlot};
 use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
@@ -26,7 +25,7 @@ pub(super) enum LeaseFor {
     /// The lease is opened with the grant.
     New { key: LeaseKey, ttl: Ttl },
     /// Is live and belongs to the client.
-    Live(Slot),
+    Live(LeaseSlot),
 }
 
 /// A request that is about to be granted.
@@ -43,11 +42,11 @@ pub(super) enum Standing {
     /// It has no record.
     Free,
     /// Nobody holds it, and it is kept for an orphan, or closed.
-    Kept(Slot),
+    Kept(LockSlot),
     /// It has readers.
-    Shared(Slot),
+    Shared(LockSlot),
     /// It has a writer.
-    Held(Slot),
+    Held(LockSlot),
 }
 
 /// Why a grant that was named is not to be had.
@@ -139,8 +138,8 @@ impl Machine {
             // No other client learns that it holds the lock, or gets the holder's secret.
             Ok(live) if *self.tables.client_of(live) != again.client => return reused(),
             Ok(live)
-                if is_share(live)
-                    && self.tables.is_update(live) != (again.mode == LockMode::Update) =>
+                if let At::Share(share) = live.at()
+                    && self.tables.is_update(share) != (again.mode == LockMode::Update) =>
             {
                 return reused();
             }
@@ -245,7 +244,7 @@ impl Machine {
         self.wait_or_deny(lock, acquire)
     }
 
-    pub(super) fn wait_or_deny(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
+    pub(super) fn wait_or_deny(&mut self, lock: LockSlot, acquire: Acquire) -> Outcome {
         match acquire.wait {
             None | Some(Span::ZERO) => self.denial(acquire.mode, lock),
             Some(wait) => self.enqueue(lock, acquire, wait),
@@ -313,12 +312,13 @@ impl Machine {
     /// The same client takes its own lock back: a new, higher token, and its former life is fenced.
     fn supersede(
         &mut self,
-        grant: Slot,
+        grant: GrantSlot,
         acquire: Acquire,
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
-        if acquire.mode.is_shared() && self.tables.closing(grant) != Closing::NONE {
+        let lock = self.tables.lock_of(grant);
+        if acquire.mode.is_shared() && self.tables.closing(lock) != Closing::NONE {
             return Outcome::Invalid(Invalid::DelaysOfShared);
         }
         let Some(token) = self.draw() else {
@@ -326,7 +326,6 @@ impl Machine {
         };
         // Opened before the old lease can end: the slot of a live lease must not be reused.
         let lease = self.open(token, lease, self.contender(&acquire.client));
-        let lock = self.tables.lock_of(grant);
         self.end(grant, Ending::Superseded, None, effects);
         if acquire.mode.is_shared() {
             let (mode, metadata) = (acquire.mode, acquire.metadata);
@@ -341,7 +340,7 @@ impl Machine {
     /// Grants a lock to a request from its queue, just after the lock's last grant ended.
     pub(super) fn grant_waiter(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         client: Contender<'_>,
         waiter: Next,
         effects: &mut Vec<Effect>,
@@ -366,7 +365,12 @@ impl Machine {
         Some(token)
     }
 
-    pub(super) fn open(&mut self, token: Token, lease: LeaseFor, client: Contender<'_>) -> Slot {
+    pub(super) fn open(
+        &mut self,
+        token: Token,
+        lease: LeaseFor,
+        client: Contender<'_>,
+    ) -> LeaseSlot {
         match lease {
             LeaseFor::Live(slot) => slot,
             LeaseFor::New { key, ttl } => {
@@ -379,7 +383,7 @@ impl Machine {
 
     pub(super) fn finish_grant(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         metadata: Option<Box<str>>,
         delays: Delays,
         waited: Span,
@@ -398,11 +402,12 @@ impl Machine {
     }
 
     #[inline]
-    pub(super) fn granted(&self, slot: Slot, waited: Span) -> Granted {
-        if is_share(slot) {
-            return self.granted_share(slot, waited);
-        }
-        let grant = self.tables.writer(slot);
+    pub(super) fn granted(&self, slot: GrantSlot, waited: Span) -> Granted {
+        let lock = match slot.at() {
+            At::Share(share) => return self.granted_share(share, waited),
+            At::Lock(lock) => lock,
+        };
+        let grant = self.tables.writer(lock);
         self.granted_by(grant, grant.token(), None, waited)
     }
 
@@ -481,14 +486,16 @@ impl Machine {
             return Outcome::Invalid(invalid);
         }
         let live = match self.find_granted(grant, effects) {
-            Ok(live) if is_share(live) => return Outcome::Invalid(Invalid::ProclaimOfShared),
             Ok(live) => live,
             Err(missing) => return self.missing(grant, missing),
         };
+        let At::Lock(lock) = live.at() else {
+            return Outcome::Invalid(Invalid::ProclaimOfShared);
+        };
         self.changed = true;
-        let token = self.tables.writer(live).token();
+        let token = self.tables.writer(lock).token();
         self.tables
-            .set_metadata(live, Some(value).filter(|value| !value.is_empty()));
+            .set_metadata(lock, Some(value).filter(|value| !value.is_empty()));
         self.event(live, Change::Proclaimed, Span::ZERO, effects);
         Outcome::Proclaimed {
             token,
@@ -502,9 +509,9 @@ impl Machine {
             Err(missing) => return self.missing(grant, missing),
         };
         let token = self.tables.grant(live).token();
-        let delayed = match is_share(live) {
-            true => None,
-            false => self.closed_after(live, Ending::Released),
+        let delayed = match live.at() {
+            At::Share(_) => None,
+            At::Lock(lock) => self.closed_after(lock, Ending::Released),
         };
         let delayed = delayed.map(|until| until.since(self.now));
         self.end_and_wake(live, Ending::Released, None, effects);
@@ -524,7 +531,7 @@ impl Machine {
         let grant = match self.stand(lock, effects) {
             Standing::Held(lock) => self.tables.grant_on(lock),
             Standing::Shared(lock) => match self.tables.reader(lock, token) {
-                Some(share) => share,
+                Some(share) => share.grant(),
                 None => return self.stale(lock, token),
             },
             Standing::Free | Standing::Kept(_) => return Outcome::NotHeld,
@@ -542,16 +549,16 @@ impl Machine {
 
     pub(super) fn end_and_wake(
         &mut self,
-        grant: Slot,
+        grant: GrantSlot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        if is_share(grant) {
-            return self.leave_phase(grant, how, reason, effects);
-        }
-        let lock = grant;
-        if self.tables.locks[lock].extra != NIL {
+        let lock = match grant.at() {
+            At::Share(share) => return self.leave_phase(share, how, reason, effects),
+            At::Lock(lock) => lock,
+        };
+        if !self.tables.locks[lock].extra.is_none() {
             return self.end_and_close(lock, how, reason, effects);
         }
         self.end(grant, how, reason, effects);
@@ -561,15 +568,16 @@ impl Machine {
     /// As [`Machine::end_and_wake`], for the writer of a lock that may have a queue, or is closed for a time.
     fn end_and_close(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
         let waits = self.tables.first_waiter(lock).is_some();
-        let last = waits.then(|| Outcome::Held(self.holder_by(lock)));
+        let grant = self.tables.grant_on(lock);
+        let last = waits.then(|| Outcome::Held(self.holder_by(grant)));
         let until = self.closed_after(lock, how);
-        self.end(lock, how, reason, effects);
+        self.end(grant, how, reason, effects);
         self.close(lock, until);
         match last {
             Some(last) => self.wake(lock, &last, effects),
@@ -581,33 +589,34 @@ impl Machine {
     /// Ends a grant and remembers how. The lock's record stays for the next grant.
     pub(super) fn end(
         &mut self,
-        grant: Slot,
+        grant: GrantSlot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        if is_share(grant) {
-            return self.end_share(grant, how, reason, effects);
-        }
+        let lock = match grant.at() {
+            At::Share(share) => return self.end_share(share, how, reason, effects),
+            At::Lock(lock) => lock,
+        };
         self.changed = true;
         self.ended += 1;
-        let delayed = self.closed_after(grant, how);
+        let delayed = self.closed_after(lock, how);
         let change = Change::Ended {
             how,
             reason,
             delayed: delayed.map(|until| until.since(self.now)),
         };
         self.event(grant, change, Span::ZERO, effects);
-        let (ends, lease) = self.tables.held_by_writer(grant);
+        let (ends, lease) = self.tables.held_by_writer(lock);
         self.over.remember(Over {
             by: self.tables.principal_of(lease.client),
             key: lease.key,
-            lock: self.tables.locks[grant].name.clone(),
+            lock: self.tables.locks[lock].name.clone(),
             token: ends.token(),
             how,
             again: 0,
         });
-        self.tables.set_metadata(grant, None);
+        self.tables.set_metadata(lock, None);
         self.tables.untie(grant);
     }
 
@@ -628,9 +637,11 @@ impl Machine {
         }
         match self.tables.find_lock(lock) {
             None => Standing::Free,
-            Some(slot) if self.tables.is_kept(slot) => Standing::Kept(slot),
-            Some(slot) if self.tables.is_shared(slot) => Standing::Shared(slot),
-            Some(slot) => Standing::Held(slot),
+            Some(slot) => match self.tables.writer(slot).by().holding() {
+                Holding::Nobody => Standing::Kept(slot),
+                Holding::Readers => Standing::Shared(slot),
+                Holding::Lease(_) => Standing::Held(slot),
+            },
         }
     }
 
@@ -640,7 +651,7 @@ impl Machine {
         &mut self,
         named: &GrantRef,
         effects: &mut Vec<Effect>,
-    ) -> Result<Slot, Missing> {
+    ) -> Result<GrantSlot, Missing> {
         match self.stand(&named.lock, effects) {
             Standing::Held(held) => {
                 let (grant, lease) = self.tables.held_by_writer(held);
@@ -658,7 +669,7 @@ impl Machine {
     }
 
     /// The grant that a reference names, if it is live.
-    pub(super) fn live_grant(&self, named: &GrantRef) -> Option<Slot> {
+    pub(super) fn live_grant(&self, named: &GrantRef) -> Option<GrantSlot> {
         let held = self.tables.find_lock(&named.lock)?;
         let grant = self.tables.writer(held);
         let Some(lease) = self.tables.lease_of_writer(held) else {
@@ -732,13 +743,13 @@ impl Machine {
     }
 
     /// The holder by a grant.
-    pub(super) fn holder_by(&self, grant: Slot) -> Holder {
+    pub(super) fn holder_by(&self, grant: GrantSlot) -> Holder {
         let (held, lease) = self.tables.held(grant);
         Holder {
             client: self.tables.clients[lease.client.slot()].id.clone(),
-            token: match is_share(grant) {
-                true => self.tables.fencing_of_share(grant),
-                false => held.token(),
+            token: match grant.at() {
+                At::Share(share) => self.tables.fencing_of_share(share),
+                At::Lock(_) => held.token(),
             },
             remaining: lease.expires.since(self.now),
         }

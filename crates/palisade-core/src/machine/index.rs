@@ -13,11 +13,12 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
+use core::marker::PhantomData;
 
 use foldhash::SharedSeed;
 use foldhash::fast::FoldHasher;
 
-use super::slab::Slot;
+use super::slab::Number;
 
 /// The number of sub-tables. Each grows on its own, so that growing moves only some of the entries at a time. With eighty,
 /// tables that hold a million entries, or twice or half as many, are well filled.
@@ -25,9 +26,10 @@ const PARTS: usize = 80;
 
 /// Finds slots by key. The keys live in the records that the slots name; the caller passes a function that compares them.
 #[derive(Clone, Debug)]
-pub(super) struct Index {
+pub(super) struct Index<S> {
     parts: Vec<Part>,
     seeds: Seeds,
+    slots: PhantomData<S>,
 }
 
 /// The hash's seeds, all derived from the machine's secret seed. With public constants, a caller that chooses binary keys,
@@ -39,14 +41,15 @@ struct Seeds {
     shared: SharedSeed,
 }
 
-impl Index {
-    pub(super) fn new(seed: u64) -> Index {
+impl<S: Number> Index<S> {
+    pub(super) fn new(seed: u64) -> Index<S> {
         Index {
             parts: vec![Part::EMPTY; PARTS],
             seeds: Seeds {
                 own: seed,
                 shared: SharedSeed::from_u64(seed),
             },
+            slots: PhantomData,
         }
     }
 
@@ -81,38 +84,29 @@ impl Index {
         core::hint::black_box(part.entries.get(home).map(|entry| entry.hash));
     }
 
-    pub(super) fn find<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        is: impl Fn(Slot) -> bool,
-    ) -> Option<Slot> {
+    pub(super) fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(S) -> bool) -> Option<S> {
         self.find_hashed(self.hash(key), is)
     }
 
     /// As [`find`](Index::find), with a hash that this index made, or another one with the same seed.
     #[inline]
-    pub(super) fn find_hashed(&self, hash: u64, is: impl Fn(Slot) -> bool) -> Option<Slot> {
+    pub(super) fn find_hashed(&self, hash: u64, is: impl Fn(S) -> bool) -> Option<S> {
         let part = &self.parts[part(hash)];
-        let place = part.search(short(hash), is).ok()?;
-        Some(part.entries[place].slot)
+        let place = part.search(short(hash), |slot| is(S::of(slot))).ok()?;
+        Some(S::of(part.entries[place].slot))
     }
 
     /// Inserts a slot under a key that is not in here.
-    pub(super) fn insert<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot) {
+    pub(super) fn insert<K: Hash + ?Sized>(&mut self, key: &K, slot: S) {
         self.replace(key, slot, |_| false);
     }
 
     /// As [`insert`](Index::insert), but an entry with this key, for which `is` is true, makes room for the new one.
-    pub(super) fn replace<K: Hash + ?Sized>(
-        &mut self,
-        key: &K,
-        slot: Slot,
-        is: impl Fn(Slot) -> bool,
-    ) {
+    pub(super) fn replace<K: Hash + ?Sized>(&mut self, key: &K, slot: S, is: impl Fn(S) -> bool) {
         let hash = self.hash(key);
         let part = &mut self.parts[part(hash)];
-        let hash = short(hash);
-        match part.search(hash, is) {
+        let (hash, slot) = (short(hash), slot.number());
+        match part.search(hash, |slot| is(S::of(slot))) {
             Ok(place) => part.entries[place].slot = slot,
             Err(place) => part.insert(place, Entry { hash, slot }),
         }
@@ -123,12 +117,12 @@ impl Index {
         self.parts.iter_mut().for_each(Part::clear);
     }
 
-    pub(super) fn remove<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot) {
-        let hash = self.hash(key);
+    pub(super) fn remove<K: Hash + ?Sized>(&mut self, key: &K, slot: S) {
+        let (hash, slot) = (self.hash(key), slot.number());
         let part = &mut self.parts[part(hash)];
         let found = part.search(short(hash), |found| found == slot);
         let Ok(place) = found else {
-            panic!("slot {slot} is not in the index under its key");
+            unreachable!("slot {slot} is not in the index under its key");
         };
         part.remove(place);
     }
@@ -156,7 +150,7 @@ const TAIL: usize = 8;
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u32,
-    slot: Slot,
+    slot: u32,
 }
 
 impl Entry {
@@ -218,7 +212,7 @@ impl Part {
 
     /// Where the entry is for which `is` is true, or else where a new one with this hash belongs.
     #[inline]
-    fn search(&self, hash: u32, is: impl Fn(Slot) -> bool) -> Result<usize, usize> {
+    fn search(&self, hash: u32, is: impl Fn(u32) -> bool) -> Result<usize, usize> {
         if self.entries.is_empty() {
             return Err(0);
         }
@@ -337,7 +331,7 @@ mod tests {
     }
 
     /// Few hashes, at both ends and in one cluster, so that nearly all entries are pushed aside by others.
-    fn hash_of(slot: Slot) -> u32 {
+    fn hash_of(slot: u32) -> u32 {
         let ends = [0, NOTHING - 1, NOTHING / 2];
         match slot % 4 {
             kind @ 0..3 => ends[kind as usize].saturating_sub(slot % 7),
@@ -350,7 +344,7 @@ mod tests {
         let (mut seed, mut part) = (1, Part::EMPTY);
         let mut inside = alloc::collections::BTreeSet::new();
         for round in 0..20_000 {
-            let slot = random(&mut seed) as Slot % 600;
+            let slot = random(&mut seed) as u32 % 600;
             // It fills, and it empties.
             let adds = random(&mut seed) % 5 < if round % 8_000 < 4_000 { 4 } else { 1 };
             let found = part.search(hash_of(slot), |found| found == slot);
@@ -403,7 +397,7 @@ mod tests {
 
     /// How many entries a search compares at most, of keys that a caller chose.
     fn longest_search<K: Hash + PartialEq>(keys: &[K], seed: u64) -> usize {
-        let mut index = Index::new(seed);
+        let mut index: Index<u32> = Index::new(seed);
         for (key, slot) in keys.iter().zip(0..) {
             index.insert(key, slot);
         }
@@ -445,9 +439,9 @@ mod tests {
 
     #[test]
     fn what_was_reserved_does_not_grow() {
-        let mut index = Index::new(3);
+        let mut index: Index<u32> = Index::new(3);
         index.reserve(100_000);
-        let room = |index: &Index| index.parts.iter().map(Part::room).collect::<Vec<_>>();
+        let room = |index: &Index<u32>| index.parts.iter().map(Part::room).collect::<Vec<_>>();
         let before = room(&index);
         for slot in 0..100_000 {
             index.insert(&u64::from(slot), slot);

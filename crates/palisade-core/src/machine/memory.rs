@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::hash::{Hash, Hasher};
 
 use super::index::Index;
-use super::slab::{NIL, Slot};
+use super::slab::{Link, Number};
 use crate::command::Others;
 use crate::id::{LeaseKey, Principal, RequestId};
 use crate::limits;
@@ -47,6 +47,37 @@ pub struct Over {
     /// How often it was remembered again. If two are in the wrong order in the memory, the one that was remembered again more
     /// often ended first.
     pub again: u32,
+}
+
+/// The number of an entry among all that a ring ever had. It may be that of an entry that is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(u32);
+
+impl Place {
+    /// Before all others.
+    const FIRST: Place = Place(0);
+
+    /// The number that so many entries later has.
+    fn after(self, entries: usize) -> Place {
+        Place(self.0.wrapping_add(entries as u32))
+    }
+
+    /// How many entries it is behind another one.
+    fn behind(self, other: Place) -> usize {
+        self.0.wrapping_sub(other.0) as usize
+    }
+}
+
+impl Number for Place {
+    #[inline]
+    fn of(number: u32) -> Place {
+        Place(number)
+    }
+
+    #[inline]
+    fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// The key of a remembered entry.
@@ -124,7 +155,7 @@ impl Hash for Asked {
 pub(super) struct Ring<T> {
     entries: VecDeque<T>,
     /// How many entries have been dropped: the entry at `i` has the slot number `dropped + i`.
-    dropped: Slot,
+    dropped: Place,
     newest: Recent,
 }
 
@@ -132,23 +163,23 @@ impl<T: Keyed> Ring<T> {
     pub(super) fn new(seed: u64) -> Ring<T> {
         Ring {
             entries: VecDeque::new(),
-            dropped: 0,
+            dropped: Place::FIRST,
             newest: Recent::new(seed),
         }
     }
 
     fn forget_oldest(&mut self) -> Option<T> {
         let oldest = self.entries.pop_front()?;
-        self.dropped = self.dropped.wrapping_add(1);
+        self.dropped = self.dropped.after(1);
         Some(oldest)
     }
 
     fn push(&mut self, entry: T) {
         debug_assert!(self.entries.len() < MOST, "an index would lose it");
-        let slot = self.dropped.wrapping_add(self.entries.len() as Slot);
+        let slot = self.dropped.after(self.entries.len());
         self.entries.push_back(entry);
         let (entries, dropped) = (&self.entries, self.dropped);
-        let at = |slot: Slot| entries.get(slot.wrapping_sub(dropped) as usize);
+        let at = |slot: Place| entries.get(slot.behind(dropped));
         self.newest.insert(slot, |slot| at(slot).map(T::key));
     }
 
@@ -161,14 +192,14 @@ impl<T: Keyed> Ring<T> {
         self.entries.iter()
     }
 
-    fn find<'a>(&'a self, key: &T::Key<'a>) -> Option<Slot> {
+    fn find<'a>(&'a self, key: &T::Key<'a>) -> Option<Place> {
         self.newest
             .find(key, |slot| self.at(slot).is_some_and(|it| it.key() == *key))
     }
 
     /// `None` for an entry that is forgotten.
-    fn at(&self, slot: Slot) -> Option<&T> {
-        self.entries.get(slot.wrapping_sub(self.dropped) as usize)
+    fn at(&self, slot: Place) -> Option<&T> {
+        self.entries.get(slot.behind(self.dropped))
     }
 }
 
@@ -317,8 +348,8 @@ impl<T: Owned> Shared<T> {
 /// content of the older one is forgotten at once. So no entry ever has to be searched for to be forgotten.
 #[derive(Clone, Debug)]
 struct Recent {
-    newer: Index,
-    older: Index,
+    newer: Index<Place>,
+    older: Index<Place>,
     /// The number of entries added to `newer`.
     taken: usize,
 }
@@ -332,14 +363,14 @@ impl Recent {
         }
     }
 
-    fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(Slot) -> bool) -> Option<Slot> {
+    fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(Place) -> bool) -> Option<Place> {
         let hash = self.newer.hash(key);
         let newer = self.newer.find_hashed(hash, &is);
         newer.or_else(|| self.older.find_hashed(hash, &is))
     }
 
     /// `key_of` gives the key of any entry that is not forgotten, such as that of `slot`.
-    fn insert<K: Hash + PartialEq>(&mut self, slot: Slot, key_of: impl Fn(Slot) -> Option<K>) {
+    fn insert<K: Hash + PartialEq>(&mut self, slot: Place, key_of: impl Fn(Place) -> Option<K>) {
         if self.taken == MOST {
             core::mem::swap(&mut self.newer, &mut self.older);
             self.newer.clear();
@@ -370,7 +401,7 @@ pub(super) struct Endings(Shared<Linked>);
 struct Linked {
     over: Over,
     /// The lease's ending before this one, if it had any; perhaps forgotten by now.
-    before: Slot,
+    before: Link<Place>,
 }
 
 impl Keyed for Linked {
@@ -389,7 +420,8 @@ impl Owned for Linked {
 
     #[inline]
     fn following(self, remembered: &Ring<Linked>) -> Linked {
-        let before = remembered.find(&self.over.key).unwrap_or(NIL);
+        let before = remembered.find(&self.over.key);
+        let before = before.map_or(Link::NONE, Link::to);
         Linked { before, ..self }
     }
 
@@ -410,12 +442,18 @@ impl Endings {
 
     /// Remembers an ending.
     pub(super) fn remember(&mut self, over: Over) {
-        self.0.remember(Linked { over, before: NIL });
+        self.0.remember(Linked {
+            over,
+            before: Link::NONE,
+        });
     }
 
     /// Remembers one of a snapshot.
     pub(super) fn restore(&mut self, over: Over) {
-        self.0.restore(Linked { over, before: NIL });
+        self.0.restore(Linked {
+            over,
+            before: Link::NONE,
+        });
     }
 
     /// The latest ending of a lease that is meant.
@@ -429,7 +467,7 @@ impl Endings {
     /// often.
     pub(super) fn of_lease(&self, key: &LeaseKey) -> impl Iterator<Item = &Over> {
         let ring = &self.0.ring;
-        core::iter::successors(ring.get(key), |linked| ring.at(linked.before))
+        core::iter::successors(ring.get(key), |linked| ring.at(linked.before.get()?))
             .take(CHAIN)
             .map(|linked| &linked.over)
             // A slot that was forgotten long ago may be another lease's by now.
@@ -552,7 +590,7 @@ mod tests {
         let mut remember = |endings: &mut Endings, over: Over| {
             plain.remember(Linked {
                 over: over.clone(),
-                before: NIL,
+                before: Link::NONE,
             });
             endings.remember(over);
             assert!(endings.0.ring.entries.len() < MOST);

@@ -24,7 +24,7 @@ mod corruptions;
 mod delays;
 mod expiry;
 mod extensions;
-mod grant;
+pub(crate) mod grant;
 mod grants;
 mod index;
 mod memory;
@@ -56,9 +56,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::num::NonZero;
 
+use grant::{At, GrantSlot};
 use memory::{Answers, Endings};
 use record::Lease;
-use slab::Slot;
+use slab::LockSlot;
 use tables::Tables;
 use wheel::is_due;
 
@@ -89,7 +90,7 @@ pub struct Machine {
     answers: Answers,
     over: Endings,
     /// Locks that a set has just left, to be handed on, each with the answer to the request just before. Empty between entries.
-    to_wake: VecDeque<(Slot, Outcome)>,
+    to_wake: VecDeque<(LockSlot, Outcome)>,
     /// Whether the entry being applied changed anything that must be logged.
     changed: bool,
     /// Whether nobody wants to hear of events.
@@ -373,16 +374,18 @@ impl Machine {
     }
 
     /// Reports a change of a grant; a new one was asked for `waited` ago.
-    fn event(&mut self, grant: Slot, change: Change, waited: Span, effects: &mut Vec<Effect>) {
+    fn event(&mut self, grant: GrantSlot, change: Change, waited: Span, effects: &mut Vec<Effect>) {
         self.revision += 1;
         if self.silent {
             return;
         }
-        if share::is_share(grant) {
-            return self.event_of_share(grant, change, waited, effects);
-        }
-        let (slot, lock) = (grant, &self.tables.locks[grant]);
-        let (grant, lease) = self.tables.held_by_writer(grant);
+        let slot = match grant.at() {
+            At::Share(share) => return self.event_of_share(share, change, waited, effects),
+            At::Lock(lock) => lock,
+        };
+        let place = grant;
+        let lock = &self.tables.locks[slot];
+        let (grant, lease) = self.tables.held_by_writer(slot);
         let client = &self.tables.clients[lease.client.slot()];
         effects.push(Effect::Event(Event {
             revision: self.revision,
@@ -396,14 +399,14 @@ impl Machine {
             by: client.by,
             lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
-            detail: self.detail(slot, lease, &change, waited),
+            detail: self.detail(place, lease, &change, waited),
             change,
         }));
     }
 
     /// The facts of a change of this grant that only the history needs.
     #[inline]
-    fn detail(&self, grant: Slot, lease: &Lease, change: &Change, waited: Span) -> Detail {
+    fn detail(&self, grant: GrantSlot, lease: &Lease, change: &Change, waited: Span) -> Detail {
         let metadata = || self.tables.metadata_of(grant).map(Into::into);
         match change {
             Change::Granted { .. } => Detail {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::grants::{LeaseFor, Standing};
-use super::slab::Slot;
+use super::slab::{LockSlot, ShareSlot};
 use super::tables::Tables;
 use crate::command::{Acquire, LockMode};
 use crate::invalid::Invalid;
@@ -20,37 +20,37 @@ use crate::time::Span;
 
 impl Tables {
     /// How many permits a lock has, if it is a semaphore.
-    pub(crate) fn permits(&self, lock: Slot) -> Option<u32> {
+    pub(crate) fn permits(&self, lock: LockSlot) -> Option<u32> {
         self.extra(lock)?.permits
     }
 
     #[cfg(test)]
-    pub(crate) fn spoil_permits(&mut self, lock: Slot) {
+    pub(crate) fn spoil_permits(&mut self, lock: LockSlot) {
         self.extra_mut(lock).permits = Some(1);
     }
 
     /// The slots that are free. A semaphore that was made smaller may have slots beyond its number; they end with
     /// their holders.
-    pub(crate) fn free_slots(&self, lock: Slot) -> Slots {
+    pub(crate) fn free_slots(&self, lock: LockSlot) -> Slots {
         Slots::all(self.number_of_permits(lock)).without(self.taken_slots(lock))
     }
 
     /// How many permits may be granted. A semaphore that was made smaller may have slots that are free and as many holders
     /// as permits, or more: nobody is granted one until fewer are held (P1).
-    pub(crate) fn free_permits(&self, lock: Slot) -> u32 {
+    pub(crate) fn free_permits(&self, lock: LockSlot) -> u32 {
         let held = self.taken_slots(lock).count();
         self.number_of_permits(lock).saturating_sub(held)
     }
 
     /// How many permits a semaphore has.
-    fn number_of_permits(&self, lock: Slot) -> u32 {
+    fn number_of_permits(&self, lock: LockSlot) -> u32 {
         match self.permits(lock) {
             Some(permits) => permits,
-            None => panic!("permits are asked of a lock that is no semaphore (P1)"),
+            None => unreachable!("permits are asked of a lock that is no semaphore (P1)"),
         }
     }
 
-    fn taken_slots(&self, lock: Slot) -> Slots {
+    fn taken_slots(&self, lock: LockSlot) -> Slots {
         let taken = self.readers_of(lock).map(|share| self.slots_of(share));
         taken.fold(Slots::NONE, Slots::with)
     }
@@ -66,7 +66,7 @@ impl Machine {
 
     /// Whether a request is of the lock's kind: an exclusive or a shared one is not for a semaphore, and permits are for
     /// none but a semaphore of that size (P1).
-    pub(super) fn check_kind(&self, lock: Slot, mode: LockMode) -> Result<(), Invalid> {
+    pub(super) fn check_kind(&self, lock: LockSlot, mode: LockMode) -> Result<(), Invalid> {
         let asked = mode.permits().map(Permits::of);
         match self.tables.permits(lock) {
             has if has == asked => Ok(()),
@@ -77,7 +77,12 @@ impl Machine {
     /// A lock is asked for that nobody holds and somebody comes before, or permits of a lock that has a writer.
     #[cold]
     #[inline(never)]
-    pub(super) fn decide_kept(&mut self, lock: Slot, acquire: Acquire, lease: LeaseFor) -> Outcome {
+    pub(super) fn decide_kept(
+        &mut self,
+        lock: LockSlot,
+        acquire: Acquire,
+        lease: LeaseFor,
+    ) -> Outcome {
         match self.check_kind(lock, acquire.mode) {
             Ok(()) if acquire.mode == LockMode::Upgrade => self.refuse_upgrade(&acquire, lease),
             Ok(()) => self.wait_or_deny(lock, acquire),
@@ -90,7 +95,7 @@ impl Machine {
     #[inline(never)]
     pub(super) fn decide_permits(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         acquire: Acquire,
         permits: Permits,
         lease: LeaseFor,
@@ -114,9 +119,9 @@ impl Machine {
     }
 
     /// A lease that has permits asks for permits again: a repeat, if it asks for as many.
-    pub(super) fn again(&self, share: Slot, permits: Permits, waited: Span) -> Outcome {
+    pub(super) fn again(&self, share: ShareSlot, permits: Permits, waited: Span) -> Outcome {
         match self.tables.slots_of(share).count() {
-            held if held == permits.wanted() => Outcome::Granted(self.granted(share, waited)),
+            held if held == permits.wanted() => Outcome::Granted(self.granted_share(share, waited)),
             held => Outcome::Invalid(Invalid::PermitsHeld {
                 held,
                 asked: permits.wanted(),
@@ -127,16 +132,16 @@ impl Machine {
     /// Ends those holders of a semaphore that have leases over by this instant: at most one for each slot.
     #[cold]
     #[inline(never)]
-    pub(super) fn bring_up_semaphore(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+    pub(super) fn bring_up_semaphore(&mut self, lock: LockSlot, effects: &mut Vec<Effect>) {
         let holders = self.tables.readers_of(lock);
-        let over: Vec<Slot> = holders
-            .filter(|share| self.tables.lease_of(*share).is_expired(self.now))
+        let over: Vec<ShareSlot> = holders
+            .filter(|share| self.tables.lease_of(share.grant()).is_expired(self.now))
             .collect();
         if over.is_empty() {
             return self.admit(lock, effects);
         }
         for share in over {
-            self.end_and_wake(share, Ending::Expired, None, effects);
+            self.leave_phase(share, Ending::Expired, None, effects);
         }
     }
 

@@ -5,8 +5,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::share::SHARE;
-use super::slab::Slot;
+use super::grant::GrantSlot;
+use super::slab::{LockSlot, Number as _, ShareSlot};
 use crate::id::{GrantId, Principal, RequestId};
 use crate::limits::{self, Limits};
 use crate::name::LockName;
@@ -113,21 +113,21 @@ impl Machine {
         })
     }
 
-    fn readers_then(&self, lock: Slot, now: Timestamp) -> Vec<Reader> {
+    fn readers_then(&self, lock: LockSlot, now: Timestamp) -> Vec<Reader> {
         let readers = self.tables.readers_of(lock).take(limits::SHOWN);
-        let live = readers.filter(|reader| !self.tables.lease_of(*reader).is_expired(now));
+        let live = readers.filter(|reader| !self.tables.lease_of(reader.grant()).is_expired(now));
         live.map(|reader| Reader {
-            holder: self.holder_at(reader, now),
-            id: GrantId(self.tables.grant(reader).token()),
+            holder: self.holder_at(reader.grant(), now),
+            id: GrantId(self.tables.grant(reader.grant()).token()),
             update: self.tables.is_update(reader),
             slots: self.tables.slots_of(reader),
-            acquired_at: self.tables.grant(reader).wall(),
-            metadata: self.tables.metadata_of(reader).map(Box::from),
+            acquired_at: self.tables.grant(reader.grant()).wall(),
+            metadata: self.tables.metadata_of(reader.grant()).map(Box::from),
         })
         .collect()
     }
 
-    fn queue_then(&self, lock: Slot, now: Timestamp) -> Vec<Queued> {
+    fn queue_then(&self, lock: LockSlot, now: Timestamp) -> Vec<Queued> {
         let queue = self.tables.queue_of(lock).take(limits::SHOWN);
         queue
             .map(|slot| {
@@ -156,13 +156,14 @@ impl Machine {
         now: Timestamp,
     ) -> (Vec<LockView>, Option<u64>) {
         let slots = self.tables.locks.slots();
-        let start = Slot::try_from(cursor).unwrap_or(slots).min(slots);
+        let start = u32::try_from(cursor).unwrap_or(slots).min(slots);
         let end = slots.min(start.saturating_add(SCAN));
         let mut page = Vec::new();
-        for slot in start..end {
+        for number in start..end {
             if page.len() >= limit {
-                return (page, Some(slot.into()));
+                return (page, Some(number.into()));
             }
+            let slot = LockSlot::of(number);
             let lock = self.tables.locks.get(slot);
             if lock.is_some_and(|lock| lock.name.starts_with(prefix)) {
                 page.extend(self.view_slot(slot, now));
@@ -179,15 +180,19 @@ impl Machine {
             None => self.tables.locks.slots(),
             Some(_) => self.tables.shares.slots(),
         };
-        let start = Slot::try_from(shares.unwrap_or(cursor)).unwrap_or(slots);
+        let start = u32::try_from(shares.unwrap_or(cursor)).unwrap_or(slots);
         let end = slots.min(start.saturating_add(SCAN));
-        let grant = |slot| match shares {
+        let grant = |number| match shares {
             None => {
-                self.tables.locks.get(slot)?;
-                let held = self.tables.is_exclusive(slot);
-                held.then(|| self.tables.grant_on(slot))
+                let lock = LockSlot::of(number);
+                self.tables.locks.get(lock)?;
+                let held = self.tables.is_exclusive(lock);
+                held.then(|| self.tables.grant_on(lock))
             }
-            Some(_) => self.tables.shares.get(slot).map(|_| slot | SHARE),
+            Some(_) => {
+                let share = ShareSlot::of(number);
+                self.tables.shares.get(share).map(|_| share.grant())
+            }
         };
         let held = (start.min(end)..end).filter_map(grant).filter_map(|grant| {
             let (held, lease) = self.tables.held(grant);
@@ -206,7 +211,7 @@ impl Machine {
         (held.collect(), next)
     }
 
-    fn view_slot(&self, slot: Slot, now: Timestamp) -> Option<LockView> {
+    fn view_slot(&self, slot: LockSlot, now: Timestamp) -> Option<LockView> {
         let name = self.tables.locks[slot].name.clone();
         let closed = self.closed_then(slot, now);
         if closed.is_some() || self.tables.is_kept(slot) {
@@ -239,22 +244,22 @@ impl Machine {
     }
 
     /// How long the first waiter has waited.
-    fn waited_then(&self, lock: Slot, now: Timestamp) -> Option<Span> {
+    fn waited_then(&self, lock: LockSlot, now: Timestamp) -> Option<Span> {
         let first = self.tables.queue_of(lock).next()?;
         Some(now.since(self.tables.waiters[first].since))
     }
 
-    fn extensions_of(&self, grant: Slot) -> u32 {
+    fn extensions_of(&self, grant: GrantSlot) -> u32 {
         let lease = self.tables.grant(grant).lease();
         let extension = self.tables.extensions.get(lease);
         extension.map_or(0, |extension| extension.times.get())
     }
 
-    fn holder_then(&self, slot: Slot, now: Timestamp) -> Option<Holder> {
+    fn holder_then(&self, slot: LockSlot, now: Timestamp) -> Option<Holder> {
         Some(self.holder_at(self.live_on(slot, now)?, now))
     }
 
-    fn holder_at(&self, grant: Slot, now: Timestamp) -> Holder {
+    fn holder_at(&self, grant: GrantSlot, now: Timestamp) -> Holder {
         Holder {
             remaining: self.tables.lease_of(grant).expires.since(now),
             ..self.holder_by(grant)
@@ -262,16 +267,13 @@ impl Machine {
     }
 
     /// The grant that holds a lock at `now`. Among several readers it is the oldest, among the first [`limits::SHOWN`].
-    fn live_on(&self, slot: Slot, now: Timestamp) -> Option<Slot> {
-        let mut holders = match self.tables.is_shared(slot) {
-            true => self.tables.readers_of(slot).take(limits::SHOWN).collect(),
-            false => Vec::from([self.tables.grant_on(slot)]),
-        };
-        holders.retain(|grant| {
-            let lease = self.tables.grant(*grant).lease();
-            let lease = self.tables.leases.get(lease);
-            lease.is_some_and(|lease| !lease.is_expired(now))
-        });
-        holders.first().copied()
+    fn live_on(&self, slot: LockSlot, now: Timestamp) -> Option<GrantSlot> {
+        if self.tables.is_shared(slot) {
+            let readers = self.tables.readers_of(slot).take(limits::SHOWN);
+            let mut grants = readers.map(ShareSlot::grant);
+            return grants.find(|grant| !self.tables.lease_of(*grant).is_expired(now));
+        }
+        let lease = self.tables.lease_of_writer(slot)?;
+        (!lease.is_expired(now)).then(|| self.tables.grant_on(slot))
     }
 }

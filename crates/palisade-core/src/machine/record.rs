@@ -3,8 +3,9 @@
 use alloc::boxed::Box;
 
 use super::grant::Grant;
+use super::grant::GrantSlot;
 use super::share::Readers;
-use super::slab::{NIL, Slot};
+use super::slab::{ClientSlot, ExtraSlot, Link, LockSlot, Number, WaiterSlot};
 use crate::command::{LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
@@ -16,16 +17,16 @@ use crate::time::{Span, Timestamp, Ttl};
 pub(crate) struct Lock {
     pub(crate) name: LockName,
     pub(crate) grant: Grant,
-    /// Most locks have none: [`NIL`].
-    pub(crate) extra: Slot,
+    /// Most locks have none.
+    pub(crate) extra: Link<ExtraSlot>,
 }
 
 /// The fields that few locks have: text from the holder, and a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Extra {
     pub(crate) metadata: Option<Box<str>>,
-    pub(super) first: Slot,
-    pub(super) last: Slot,
+    pub(super) first: Link<WaiterSlot>,
+    pub(super) last: Link<WaiterSlot>,
     pub(crate) waiting: u32,
     /// The holders of a shared phase, the oldest first.
     pub(super) readers: Readers,
@@ -67,8 +68,8 @@ pub(crate) struct Lease {
     pub(crate) client: Owner,
     pub(crate) ttl: Ttl,
     pub(crate) expires: Timestamp,
-    pub(super) first: Slot,
-    pub(super) last: Slot,
+    pub(super) first: Link<GrantSlot>,
+    pub(super) last: Link<GrantSlot>,
 }
 
 /// A client id that some lease or waiter has, under its principal.
@@ -85,24 +86,28 @@ pub(crate) struct Client {
 /// The owner of a lease or a waiting request: the client's slot, and whether the client's principal has a name. This shows
 /// without a lookup that a lease is anonymous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner(Slot);
+pub(crate) struct Owner(u32);
 
-const NAMED: Slot = 1 << 31;
+const NAMED: u32 = 1 << 31;
 
 impl Owner {
     /// The owner in a record that is not in a table yet.
     pub(super) const NONE: Owner = Owner(0);
 
-    pub(super) fn new(client: Slot, by: Principal) -> Owner {
+    pub(super) fn new(client: ClientSlot, by: Principal) -> Owner {
+        debug_assert!(
+            client.number() < NAMED,
+            "a client has a number that is too high"
+        );
         match by.is_anonymous() {
-            true => Owner(client),
-            false => Owner(client | NAMED),
+            true => Owner(client.number()),
+            false => Owner(client.number() | NAMED),
         }
     }
 
     #[inline]
-    pub(crate) fn slot(self) -> Slot {
-        self.0 & !NAMED
+    pub(crate) fn slot(self) -> ClientSlot {
+        ClientSlot::of(self.0 & !NAMED)
     }
 
     #[inline]
@@ -122,7 +127,7 @@ pub(super) struct Contender<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) request: RequestId,
-    pub(crate) lock: Slot,
+    pub(crate) lock: LockSlot,
     pub(crate) client: Owner,
     pub(crate) under: Under,
     pub(crate) metadata: Option<Box<str>>,
@@ -135,8 +140,8 @@ pub(crate) struct Waiter {
     pub(crate) role: Role,
     /// Counts arrivals, so that a restored queue has the same order.
     pub(crate) arrival: u64,
-    pub(super) prev: Slot,
-    pub(super) next: Slot,
+    pub(super) prev: Link<WaiterSlot>,
+    pub(super) next: Link<WaiterSlot>,
 }
 
 /// Which record of a request a waiter is. A set has one in the queue of each of its locks.
@@ -181,7 +186,7 @@ impl Waiter {
 impl Extra {
     /// The lock is about to be forgotten, and so is all of this.
     pub(super) fn assert_unused(&self) {
-        let waits = self.waiting > 0 || self.first != NIL || self.last != NIL;
+        let waits = self.waiting > 0 || !self.first.is_none() || !self.last.is_none();
         assert!(!waits, "a lock is forgotten that requests wait for");
         assert!(
             self.readers.is_empty(),
@@ -197,8 +202,8 @@ impl Extra {
     pub(super) const fn new() -> Extra {
         Extra {
             metadata: None,
-            first: NIL,
-            last: NIL,
+            first: Link::NONE,
+            last: Link::NONE,
             waiting: 0,
             readers: Readers::NONE,
             permits: None,

@@ -13,10 +13,10 @@ use core::fmt;
 use core::iter::Peekable;
 
 use super::expiry::Expiry;
+use super::grant::GrantSlot;
 use super::memory::{Answers, Endings};
 use super::record::{Contender, Owner, Role, Waiter};
-use super::share::{SHARE, is_share};
-use super::slab::{NIL, Slot};
+use super::slab::{LeaseSlot, Link, LockSlot, Number as _, ShareSlot, WaiterSlot};
 use super::snapshot::{
     GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord,
 };
@@ -221,7 +221,7 @@ impl Grants {
             Some(lock) if !self.tables.is_shared(lock) => {
                 return Err(Corrupt("a lock has two grants"));
             }
-            Some(lock) if self.tables.grant(lock).token() != phase => {
+            Some(lock) if self.tables.writer(lock).token() != phase => {
                 return Err(Corrupt("readers of one lock are in two phases"));
             }
             Some(lock) => lock,
@@ -285,7 +285,7 @@ impl Grants {
         Ok(())
     }
 
-    fn add(&mut self, lock: LockName, token: Token, wall: WallTime) -> Result<Slot, Corrupt> {
+    fn add(&mut self, lock: LockName, token: Token, wall: WallTime) -> Result<LockSlot, Corrupt> {
         match self.tables.find_lock(&lock) {
             Some(_) => Err(Corrupt("a lock has two grants")),
             None => Ok(self.tables.add_lock(lock, token, wall)),
@@ -378,11 +378,13 @@ impl Machine {
     /// Ties each grant to its lease in the order of the grants' numbers: the keys are listed by slot.
     fn put_under(&mut self, keys: &[LeaseKey], shares: &[LeaseKey]) -> Result<(), Corrupt> {
         let mut near = 0;
-        let mut before: Option<(Slot, Token, LeaseKey)> = None;
-        let mut grants = (0..).zip(keys).peekable();
-        let mut shares = (SHARE..).zip(shares).peekable();
+        let mut before: Option<(GrantSlot, Token, LeaseKey)> = None;
+        let locks = (0..).map(|lock| GrantSlot::of_lock(LockSlot::of(lock)));
+        let mut grants = locks.zip(keys).peekable();
+        let slots = (0..).map(|share| ShareSlot::of(share).grant());
+        let mut shares = slots.zip(shares).peekable();
         loop {
-            let number = |next: Option<&(Slot, &LeaseKey)>| {
+            let number = |next: Option<&(GrantSlot, &LeaseKey)>| {
                 next.map(|(slot, _)| self.tables.grant(*slot).token())
             };
             let next = match (number(grants.peek()), number(shares.peek())) {
@@ -409,7 +411,7 @@ impl Machine {
                 self.check_one_set([before, slot], under == *key)?;
             }
             let lock = self.tables.lock_of(slot);
-            if is_share(slot) && self.tables.find_share(lock, lease).is_some() {
+            if slot.is_share() && self.tables.find_share(lock, lease).is_some() {
                 return Err(Corrupt("a lease has a lock twice"));
             }
             self.tables.tie(slot, lease);
@@ -417,11 +419,14 @@ impl Machine {
     }
 
     /// Two grants with one token are those of a set.
-    fn check_one_set(&self, grants: [Slot; 2], one_lease: bool) -> Result<(), Corrupt> {
-        if !one_lease || grants.iter().any(|grant| is_share(*grant)) {
+    fn check_one_set(&self, grants: [GrantSlot; 2], one_lease: bool) -> Result<(), Corrupt> {
+        let [Some(before), Some(next)] = grants.map(GrantSlot::lock) else {
+            return Err(Corrupt("two leases have one token"));
+        };
+        if !one_lease {
             return Err(Corrupt("two leases have one token"));
         }
-        let [before, next] = grants.map(|lock| &self.tables.locks[lock].name);
+        let [before, next] = [before, next].map(|lock| &self.tables.locks[lock].name);
         match before < next {
             true => Ok(()),
             false => Err(OUT_OF_ORDER),
@@ -449,13 +454,14 @@ impl Machine {
 
     /// The lease with a key. Leases came by their ids, grants come by their tokens, and a lease's id is its
     /// first grant's token: most are found by walking along, without the index.
-    fn lease_near(&self, near: &mut Slot, token: Token, key: &LeaseKey) -> Option<Slot> {
+    fn lease_near(&self, near: &mut u32, token: Token, key: &LeaseKey) -> Option<LeaseSlot> {
         let leases = &self.tables.leases;
-        while leases.get(*near).is_some_and(|lease| lease.id.0 < token) {
+        let at = |near: u32| leases.get(LeaseSlot::of(near));
+        while at(*near).is_some_and(|lease| lease.id.0 < token) {
             *near += 1;
         }
-        match leases.get(*near) {
-            Some(lease) if lease.key == *key => Some(*near),
+        match at(*near) {
+            Some(lease) if lease.key == *key => Some(LeaseSlot::of(*near)),
             _ => self.tables.find_lease(key),
         }
     }
@@ -494,9 +500,9 @@ impl Machine {
     }
 
     /// An upgrade waits beside the grant that it is for, and is the only one.
-    fn check_upgrade(&self, lock: Slot, waiter: &WaiterRecord) -> Result<(), Corrupt> {
+    fn check_upgrade(&self, lock: LockSlot, waiter: &WaiterRecord) -> Result<(), Corrupt> {
         let update = self.tables.update_on(lock);
-        let key = update.map(|update| self.tables.lease_of(update).key);
+        let key = update.map(|update| self.tables.lease_of(update.grant()).key);
         match waiter.under {
             Under::Existing { key: of, .. } if Some(of) == key => {}
             _ => return Err(Corrupt("an upgrade waits without a grant in mode update")),
@@ -507,7 +513,7 @@ impl Machine {
         }
     }
 
-    fn take_waiter(&mut self, waiter: WaiterRecord, role: Role) -> Result<Slot, Corrupt> {
+    fn take_waiter(&mut self, waiter: WaiterRecord, role: Role) -> Result<WaiterSlot, Corrupt> {
         let lock = self.tables.find_lock(&waiter.lock);
         let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
         if role != Role::Other
@@ -549,8 +555,8 @@ impl Machine {
             mode: waiter.mode,
             role,
             arrival: waiter.arrival,
-            prev: NIL,
-            next: NIL,
+            prev: Link::NONE,
+            next: Link::NONE,
         };
         let client = Contender {
             by: waiter.by,

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::grants::LeaseFor;
 use super::record::{Closing, Contender, Owner, Role, Waiter};
-use super::slab::{NIL, Slot};
+use super::slab::{ClientSlot, LeaseSlot, Link, LockSlot, WaiterSlot};
 use super::tables::Tables;
 use super::waiting::{at_once, without_ttl};
 use crate::command::{Acquire, LockMode, Others};
@@ -36,23 +36,23 @@ const _: () = assert!(limits::SET_LOCKS > 1);
 
 impl Tables {
     /// All records of a request that waits, in the order of the locks' names.
-    pub(crate) fn parts_of(&self, slot: Slot) -> Vec<Slot> {
+    pub(crate) fn parts_of(&self, slot: WaiterSlot) -> Vec<WaiterSlot> {
         let waiter = &self.waiters[slot];
         match (waiter.role, self.sets.get(&waiter.arrival)) {
             (Role::Alone, _) => Vec::from([slot]),
             (_, Some(parts)) => parts.to_vec(),
-            (_, None) => panic!("a record of a set belongs to none (M2)"),
+            (_, None) => unreachable!("a record of a set belongs to none (M2)"),
         }
     }
 
     /// Whether nobody but its own client is in the way of a set, so that it is granted or refused.
-    pub(crate) fn is_ready(&self, parts: &[Slot], now: Timestamp) -> bool {
+    pub(crate) fn is_ready(&self, parts: &[WaiterSlot], now: Timestamp) -> bool {
         parts.iter().all(|part| self.is_open(*part, now))
     }
 
     /// Whether a part's lock is free and the part first in its queue, or the set's own client has it under a lease that is
     /// not over.
-    fn is_open(&self, part: Slot, now: Timestamp) -> bool {
+    fn is_open(&self, part: WaiterSlot, now: Timestamp) -> bool {
         let Waiter { lock, client, .. } = self.waiters[part];
         if self.is_exclusive(lock) {
             let lease = self.held_by_writer(lock).1;
@@ -62,7 +62,7 @@ impl Tables {
     }
 
     /// Notes a set that waits.
-    pub(super) fn add_set(&mut self, arrival: u64, parts: Box<[Slot]>) {
+    pub(super) fn add_set(&mut self, arrival: u64, parts: Box<[WaiterSlot]>) {
         assert!(parts.len() > 1, "a set that waits has one lock");
         let client = self.waiters[parts[0]].client;
         self.sets_of.insert((client.slot(), arrival));
@@ -74,13 +74,13 @@ impl Tables {
     /// waiting sets alone.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_sets_of(&mut self, client: Slot) {
+    pub(super) fn note_sets_of(&mut self, client: ClientSlot) {
         let its = self.sets_of.range((client, 0)..=(client, u64::MAX));
         self.sets_to_try.extend(its.map(|(_, arrival)| *arrival));
     }
 
     /// Removes a set from its queues. Returns the record that stands for it, with its principal and client.
-    fn dequeue_set(&mut self, first: Slot) -> (Principal, ClientId, Waiter) {
+    fn dequeue_set(&mut self, first: WaiterSlot) -> (Principal, ClientId, Waiter) {
         let Waiter {
             arrival, client, ..
         } = self.waiters[first];
@@ -88,7 +88,7 @@ impl Tables {
         assert!(was_noted, "a set waits, and its client does not");
         let parts = self.sets.remove(&arrival).unwrap_or_default();
         let Some((first, others)) = parts.split_first() else {
-            panic!("a set that waits has no locks (M2)");
+            unreachable!("a set that waits has no locks (M2)");
         };
         for part in others {
             self.dequeue(*part);
@@ -100,11 +100,11 @@ impl Tables {
 /// The state of a requested set's locks.
 struct Survey {
     /// The first lock that somebody else has, or that is kept or closed.
-    blocked: Option<Slot>,
+    blocked: Option<LockSlot>,
     /// Locks without a record.
     free: usize,
     /// The first lock that the lease itself has,
-    own: Option<Slot>,
+    own: Option<LockSlot>,
     /// and whether it has all of them with that token.
     repeats: bool,
 }
@@ -237,7 +237,13 @@ impl Machine {
     }
 
     /// Puts a set into the queues of all its locks. Those that are free are kept from now on.
-    fn enqueue_set(&mut self, blocked: Slot, acquire: Acquire, free: usize, wait: Span) -> Outcome {
+    fn enqueue_set(
+        &mut self,
+        blocked: LockSlot,
+        acquire: Acquire,
+        free: usize,
+        wait: Span,
+    ) -> Outcome {
         let Some(request) = acquire.request else {
             return self.denial(LockMode::Exclusive, blocked);
         };
@@ -287,8 +293,8 @@ impl Machine {
                 mode: LockMode::Exclusive,
                 role,
                 arrival: self.arrivals,
-                prev: NIL,
-                next: NIL,
+                prev: Link::NONE,
+                next: Link::NONE,
             };
             let client = Contender {
                 by: self.by,
@@ -307,7 +313,7 @@ impl Machine {
     }
 
     /// Whether a waiting request is for exactly these locks; its first lock is already known to be among them.
-    pub(super) fn is_same_set(&self, slot: Slot, again: &Acquire) -> bool {
+    pub(super) fn is_same_set(&self, slot: WaiterSlot, again: &Acquire) -> bool {
         if self.tables.waiters[slot].role == Role::Alone {
             return again.also.is_empty();
         }
@@ -322,7 +328,7 @@ impl Machine {
     /// set again.
     #[cold]
     #[inline(never)]
-    pub(super) fn rejoin_set(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+    pub(super) fn rejoin_set(&mut self, slot: WaiterSlot, effects: &mut Vec<Effect>) {
         let Waiter { since, arrival, .. } = self.tables.waiters[slot];
         let parts = self.tables.parts_of(slot);
         for part in &parts {
@@ -353,8 +359,8 @@ impl Machine {
     #[inline(never)]
     pub(super) fn wake_set(
         &mut self,
-        lock: Option<Slot>,
-        part: Slot,
+        lock: Option<LockSlot>,
+        part: WaiterSlot,
         last: &Outcome,
         effects: &mut Vec<Effect>,
     ) -> bool {
@@ -371,7 +377,7 @@ impl Machine {
             (self.changed, self.ended) = (true, self.ended + 1);
             return true;
         }
-        let locks: Vec<Slot> = parts
+        let locks: Vec<LockSlot> = parts
             .iter()
             .map(|part| self.tables.waiters[*part].lock)
             .collect();
@@ -400,7 +406,7 @@ impl Machine {
     }
 
     /// The lease that a set's grants go under, if its turn has come in time.
-    fn lease_of_set(&self, first: Slot, last: &Outcome) -> Result<LeaseFor, Outcome> {
+    fn lease_of_set(&self, first: WaiterSlot, last: &Outcome) -> Result<LeaseFor, Outcome> {
         let waiter = &self.tables.waiters[first];
         if waiter.is_over(self.now) {
             return Err(at_once(last));
@@ -416,15 +422,20 @@ impl Machine {
 
     /// Decides as on arrival about a set whose client has some of its locks. Locks under another lease are taken over, unless
     /// they have a delay after them. Locks under the set's own lease make it a repeat, or it is refused.
-    fn judge_own(&self, first: Slot, locks: &[Slot], lease: LeaseFor) -> Result<LeaseFor, Outcome> {
+    fn judge_own(
+        &self,
+        first: WaiterSlot,
+        locks: &[LockSlot],
+        lease: LeaseFor,
+    ) -> Result<LeaseFor, Outcome> {
         let mine = match lease {
-            LeaseFor::Live(lease) => lease,
-            LeaseFor::New { .. } => NIL,
+            LeaseFor::Live(lease) => Some(lease),
+            LeaseFor::New { .. } => None,
         };
         let (mut own, mut held, mut repeats) = (None, 0, true);
         for lock in locks.iter().filter(|lock| self.tables.is_exclusive(**lock)) {
             let writer = self.tables.writer(*lock);
-            if writer.lease() == mine {
+            if Some(writer.lease()) == mine {
                 let token = self.tables.writer(*own.get_or_insert(*lock)).token();
                 repeats &= token == writer.token();
                 held += 1;
@@ -447,9 +458,9 @@ impl Machine {
 
     fn grant_all(
         &mut self,
-        locks: &[Slot],
+        locks: &[LockSlot],
         token: Token,
-        lease: Slot,
+        lease: LeaseSlot,
         waiter: &Waiter,
         waited: Span,
         effects: &mut Vec<Effect>,
@@ -457,7 +468,8 @@ impl Machine {
         let mut first = None;
         for lock in locks {
             if self.tables.is_exclusive(*lock) {
-                self.end(*lock, Ending::Superseded, None, effects);
+                let grant = self.tables.grant_on(*lock);
+                self.end(grant, Ending::Superseded, None, effects);
             }
             self.tables.regrant(*lock, token, self.wall, lease);
             let metadata = waiter.metadata.clone();
@@ -472,12 +484,12 @@ impl Machine {
     #[inline(never)]
     pub(super) fn leave_set(
         &mut self,
-        slot: Slot,
+        slot: WaiterSlot,
         outcome: Option<Outcome>,
         effects: &mut Vec<Effect>,
     ) {
         let parts = self.tables.parts_of(slot);
-        let locks: Vec<Slot> = parts
+        let locks: Vec<LockSlot> = parts
             .iter()
             .map(|part| self.tables.waiters[*part].lock)
             .collect();
@@ -494,7 +506,7 @@ impl Machine {
     }
 
     /// The names of a set's locks except the first.
-    fn others_of(&self, locks: &[Slot]) -> Others {
+    fn others_of(&self, locks: &[LockSlot]) -> Others {
         let others = locks.iter().skip(1);
         others
             .map(|lock| self.tables.locks[*lock].name.clone())
@@ -502,7 +514,7 @@ impl Machine {
     }
 
     /// Notes the locks that a set is about to leave, except the one that is being handed on.
-    fn put_off(&mut self, parts: &[Slot], but: Option<Slot>) {
+    fn put_off(&mut self, parts: &[WaiterSlot], but: Option<LockSlot>) {
         for part in parts {
             let lock = self.tables.waiters[*part].lock;
             if Some(lock) == but
@@ -530,13 +542,13 @@ impl Machine {
     }
 
     /// A lock that keeps a request waiting; for a set, the first one that is not kept for the set itself.
-    pub(super) fn blocking_lock(&self, slot: Slot) -> Slot {
+    pub(super) fn blocking_lock(&self, slot: WaiterSlot) -> LockSlot {
         let waiter = &self.tables.waiters[slot];
         if waiter.role == Role::Alone {
             return waiter.lock;
         }
         let parts = self.tables.parts_of(slot);
-        let blocks = |part: &&Slot| !self.tables.is_open(**part, self.now);
+        let blocks = |part: &&WaiterSlot| !self.tables.is_open(**part, self.now);
         let part = parts.iter().find(blocks).copied().unwrap_or(slot);
         self.tables.waiters[part].lock
     }
@@ -546,6 +558,6 @@ impl Machine {
 fn of_first_lock(first: Option<Outcome>) -> Outcome {
     match first {
         Some(outcome) => outcome,
-        None => panic!("a set without locks is granted"),
+        None => unreachable!("a set without locks is granted"),
     }
 }

@@ -7,13 +7,12 @@
 //! ```
 //!
 //! An exclusive grant lies inside its lock's record ([`grant`](super::grant)); a lock in a shared phase keeps the phase's
-//! token there instead, and each reader has a record of its own. Slots of grants with [`SHARE`] set are numbers of such
-//! records.
+//! token there instead, and each reader has a record of its own.
 
 use alloc::boxed::Box;
 
-use super::grant::{Grant, SHARED};
-use super::slab::{NIL, Slot};
+use super::grant::{At, Grant, GrantSlot, HeldBy};
+use super::slab::{LeaseSlot, Link, LockSlot, ShareSlot};
 use super::tables::Tables;
 use crate::id::GrantId;
 use crate::name::LockName;
@@ -21,18 +20,15 @@ use crate::permits::Slots;
 use crate::time::{Timestamp, WallTime};
 use crate::token::Token;
 
-/// Set in the slot number of a grant that is shared.
-pub(super) const SHARE: Slot = 1 << 31;
-
 /// A grant of a shared phase.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
     /// Its token is the grant's own number; a reader's fencing token is its phase's.
     pub(super) grant: Grant,
-    pub(super) lock: Slot,
-    /// The lock's other readers; slots with [`SHARE`].
-    prev: Slot,
-    next: Slot,
+    pub(super) lock: LockSlot,
+    /// The lock's other readers.
+    prev: Link<ShareSlot>,
+    next: Link<ShareSlot>,
     slots: Slots,
     /// Whether it is in the index. The newest grant of a lease need not be, because it is always looked at.
     indexed: bool,
@@ -52,45 +48,40 @@ pub(super) struct Named<'a> {
 /// The holders of a shared phase.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Readers {
-    pub(super) first: Slot,
-    pub(super) last: Slot,
+    pub(super) first: Link<ShareSlot>,
+    pub(super) last: Link<ShareSlot>,
     pub(super) count: u32,
     /// The one in mode update, if there is one.
-    pub(super) update: Slot,
+    pub(super) update: Link<ShareSlot>,
 }
 
 impl Readers {
     pub(super) const NONE: Readers = Readers {
-        first: NIL,
-        last: NIL,
+        first: Link::NONE,
+        last: Link::NONE,
         count: 0,
-        update: NIL,
+        update: Link::NONE,
     };
 
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0 && self.first == NIL && self.last == NIL && self.update == NIL
+        let links = [self.first, self.last, self.update];
+        self.count == 0 && links.iter().all(|link| link.is_none())
     }
-}
-
-/// Whether a grant's slot is one of a shared grant.
-#[inline]
-pub(super) const fn is_share(grant: Slot) -> bool {
-    grant & SHARE != 0
 }
 
 impl Tables {
     /// Whether a lock is in a shared phase.
     #[inline]
-    pub(crate) fn is_shared(&self, lock: Slot) -> bool {
-        self.locks[lock].grant.lease() == SHARED
+    pub(crate) fn is_shared(&self, lock: LockSlot) -> bool {
+        self.locks[lock].grant.by() == HeldBy::READERS
     }
 
     /// Begins a phase on a lock that nobody holds. Its first reader follows.
-    pub(super) fn begin_phase(&mut self, lock: Slot, token: Token) {
+    pub(super) fn begin_phase(&mut self, lock: LockSlot, token: Token) {
         let before = &mut self.locks[lock].grant;
         assert_eq!(
-            before.lease(),
-            NIL,
+            before.by(),
+            HeldBy::NOBODY,
             "a phase begins on a lock that somebody holds"
         );
         assert!(
@@ -103,45 +94,45 @@ impl Tables {
     /// Adds a reader to a lock's phase, the youngest.
     pub(super) fn add_share(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         number: Token,
         wall: WallTime,
         slots: Slots,
         metadata: Option<Box<str>>,
-    ) -> Slot {
-        let share = SHARE
-            | self.shares.insert(Share {
-                grant: Grant::new(number, wall),
-                lock,
-                prev: NIL,
-                next: NIL,
-                slots,
-                indexed: false,
-                metadata,
-            });
+    ) -> ShareSlot {
+        let share = self.shares.insert(Share {
+            grant: Grant::new(number, wall),
+            lock,
+            prev: Link::NONE,
+            next: Link::NONE,
+            slots,
+            indexed: false,
+            metadata,
+        });
         self.numbers.insert(&number, share);
         let readers = &mut self.extra_mut(lock).readers;
         readers.count += 1;
-        let prev = core::mem::replace(&mut readers.last, share);
-        if prev == NIL {
-            readers.first = share;
-        } else {
-            let before = self.share_mut(prev);
-            assert_eq!(before.next, NIL, "the youngest reader has one behind it");
-            assert!(
-                before.grant.token() < number,
-                "readers are not in the order of their numbers (S1)"
-            );
-            before.next = share;
-            self.share_mut(share).prev = prev;
-        }
+        let before = core::mem::replace(&mut readers.last, Link::to(share));
+        let Some(prev) = before.get() else {
+            readers.first = Link::to(share);
+            return share;
+        };
+        let prev = self.share_mut(prev);
+        assert!(prev.next.is_none(), "the youngest reader has one behind it");
+        let (older, token) = (prev.grant.token(), number);
+        assert!(
+            older < token,
+            "readers are not in the order of their numbers (S1)"
+        );
+        prev.next = Link::to(share);
+        self.share_mut(share).prev = before;
         share
     }
 
     /// Puts a shared grant into the index, because it will not be the newest of its lease any more.
     #[cold]
     #[inline(never)]
-    pub(super) fn index_share(&mut self, share: Slot) {
+    pub(super) fn index_share(&mut self, share: ShareSlot) {
         let Share {
             lock,
             grant,
@@ -158,7 +149,7 @@ impl Tables {
     /// Takes a reader from its lock and its lease. The phase ends with its last one.
     #[cold]
     #[inline(never)]
-    pub(crate) fn remove_share(&mut self, share: Slot) {
+    pub(crate) fn remove_share(&mut self, share: ShareSlot) {
         let Share {
             lock,
             grant,
@@ -170,73 +161,75 @@ impl Tables {
             self.readers.remove(&key, share);
         }
         self.numbers.remove(&number, share);
-        self.untie(share);
+        self.untie(GrantSlot::of_share(share));
         let Share {
             lock, prev, next, ..
-        } = self.shares.remove(share & !SHARE);
-        if prev != NIL {
-            let before = &mut self.share_mut(prev).next;
-            assert_eq!(*before, share, "the readers' links do not agree");
-            *before = next;
-        }
-        if next != NIL {
-            let behind = &mut self.share_mut(next).prev;
-            assert_eq!(*behind, share, "the readers' links do not agree");
-            *behind = prev;
-        }
+        } = self.shares.remove(share);
         let readers = &mut self.extra_mut(lock).readers;
         assert!(readers.count > 0, "a reader leaves a lock that has none");
         readers.count -= 1;
-        if prev == NIL {
-            assert_eq!(readers.first, share, "the oldest reader is another one");
-            readers.first = next;
-        }
-        if next == NIL {
-            assert_eq!(readers.last, share, "the youngest reader is another one");
-            readers.last = prev;
-        }
         if readers.update == share {
-            readers.update = NIL;
+            readers.update = Link::NONE;
         }
+        let linked = match prev.get() {
+            None => core::mem::replace(&mut self.extra_mut(lock).readers.first, next),
+            Some(prev) => core::mem::replace(&mut self.share_mut(prev).next, next),
+        };
+        assert!(
+            linked == share,
+            "the readers' links do not agree: before {share:?}"
+        );
+        let linked = match next.get() {
+            None => core::mem::replace(&mut self.extra_mut(lock).readers.last, prev),
+            Some(next) => core::mem::replace(&mut self.share_mut(next).prev, prev),
+        };
+        assert!(
+            linked == share,
+            "the readers' links do not agree: behind {share:?}"
+        );
         // After an upgrade the lock has a writer already.
-        if readers.count == 0 && self.is_shared(lock) {
+        if self.readers(lock) == 0 && self.is_shared(lock) {
             self.locks[lock].grant.end_phase();
         }
     }
 
     /// Makes a reader the one in mode update.
-    pub(super) fn mark_update(&mut self, share: Slot) {
+    pub(super) fn mark_update(&mut self, share: ShareSlot) {
         let lock = self.share(share).lock;
         let update = &mut self.extra_mut(lock).readers.update;
-        assert_eq!(*update, NIL, "a lock has two grants in mode update (S8)");
-        *update = share;
+        assert!(
+            update.is_none(),
+            "a lock has two grants in mode update (S8)"
+        );
+        *update = Link::to(share);
     }
 
     /// A lock's grant in mode update (S8).
-    pub(crate) fn update_on(&self, lock: Slot) -> Option<Slot> {
-        let update = self.extra(lock).map(|extra| extra.readers.update);
-        update.filter(|update| *update != NIL)
+    pub(crate) fn update_on(&self, lock: LockSlot) -> Option<ShareSlot> {
+        self.extra(lock)?.readers.update.get()
     }
 
     #[cfg(test)]
-    pub(super) fn spoil_readers(&mut self, lock: Slot, spoil: fn(&mut Readers)) {
+    pub(super) fn spoil_readers(&mut self, lock: LockSlot, spoil: fn(&mut Readers)) {
         spoil(&mut self.extra_mut(lock).readers);
     }
 
     #[cfg(test)]
-    pub(crate) fn spoil_update(&mut self, lock: Slot, update: Slot) {
-        self.extra_mut(lock).readers.update = update;
+    pub(crate) fn spoil_update(&mut self, lock: LockSlot, update: ShareSlot) {
+        self.extra_mut(lock).readers.update = Link::to(update);
     }
 
     /// Whether a shared grant is in mode update.
-    pub(crate) fn is_update(&self, share: Slot) -> bool {
+    pub(crate) fn is_update(&self, share: ShareSlot) -> bool {
         self.update_on(self.share(share).lock) == Some(share)
     }
 
     /// The grant of this lease in the lock's phase.
-    pub(crate) fn find_share(&self, lock: Slot, lease: Slot) -> Option<Slot> {
-        let newest = self.leases[lease].last;
-        if newest != NIL && is_share(newest) && self.share(newest).lock == lock {
+    pub(crate) fn find_share(&self, lock: LockSlot, lease: LeaseSlot) -> Option<ShareSlot> {
+        let newest = self.leases[lease].last.get().map(GrantSlot::at);
+        if let Some(At::Share(newest)) = newest
+            && self.share(newest).lock == lock
+        {
             return Some(newest);
         }
         self.readers.find(&(lock, lease), |share| {
@@ -248,7 +241,7 @@ impl Tables {
     /// The grant of the lock's phase with this number.
     #[cold]
     #[inline(never)]
-    pub(super) fn reader(&self, lock: Slot, number: Token) -> Option<Slot> {
+    pub(super) fn reader(&self, lock: LockSlot, number: Token) -> Option<ShareSlot> {
         self.numbers.find(&number, |share| {
             let share = self.share(share);
             (share.lock, share.grant.token()) == (lock, number)
@@ -256,66 +249,64 @@ impl Tables {
     }
 
     /// The youngest reader of a lock, whose number is the highest.
-    pub(super) fn youngest_reader(&self, lock: Slot) -> Option<Slot> {
-        let last = self.extra(lock).map(|extra| extra.readers.last);
-        last.filter(|last| *last != NIL)
+    pub(super) fn youngest_reader(&self, lock: LockSlot) -> Option<ShareSlot> {
+        self.extra(lock)?.readers.last.get()
     }
 
-    pub(super) fn oldest_reader(&self, lock: Slot) -> Option<Slot> {
-        let first = self.extra(lock).map(|extra| extra.readers.first);
-        first.filter(|first| *first != NIL)
+    pub(super) fn oldest_reader(&self, lock: LockSlot) -> Option<ShareSlot> {
+        self.extra(lock)?.readers.first.get()
     }
 
     /// A lock's readers, the oldest first.
-    pub(crate) fn readers_of(&self, lock: Slot) -> impl Iterator<Item = Slot> {
+    pub(crate) fn readers_of(&self, lock: LockSlot) -> impl Iterator<Item = ShareSlot> {
         core::iter::successors(self.oldest_reader(lock), |share| {
-            Some(self.share(*share).next).filter(|next| *next != NIL)
+            self.share(*share).next.get()
         })
     }
 
     /// How many they are.
-    pub(crate) fn readers(&self, lock: Slot) -> u32 {
+    pub(crate) fn readers(&self, lock: LockSlot) -> u32 {
         self.extra(lock).map_or(0, |extra| extra.readers.count)
     }
 
-    fn share(&self, share: Slot) -> &Share {
-        &self.shares[share & !SHARE]
+    fn share(&self, share: ShareSlot) -> &Share {
+        &self.shares[share]
     }
 
-    fn share_mut(&mut self, share: Slot) -> &mut Share {
-        &mut self.shares[share & !SHARE]
+    fn share_mut(&mut self, share: ShareSlot) -> &mut Share {
+        &mut self.shares[share]
     }
 
     // Not inlined, so that an exclusive grant costs only one comparison for each of these.
 
     #[cold]
     #[inline(never)]
-    pub(super) fn lock_of_share(&self, share: Slot) -> Slot {
+    pub(super) fn lock_of_share(&self, share: ShareSlot) -> LockSlot {
         self.share(share).lock
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn grant_of_share(&self, share: Slot) -> &Grant {
+    pub(super) fn grant_of_share(&self, share: ShareSlot) -> &Grant {
         &self.share(share).grant
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn grant_of_share_mut(&mut self, share: Slot) -> &mut Grant {
+    pub(super) fn grant_of_share_mut(&mut self, share: ShareSlot) -> &mut Grant {
         &mut self.share_mut(share).grant
     }
 
     /// The token of a shared grant's phase.
     #[cold]
     #[inline(never)]
-    pub(super) fn phase_of(&self, share: Slot) -> Token {
+    pub(super) fn phase_of(&self, share: ShareSlot) -> Token {
         self.locks[self.share(share).lock].grant.token()
     }
 
     /// A shared grant with its names and numbers.
     #[inline]
-    pub(super) fn named(&self, share: Slot) -> (&Grant, Named<'_>) {
+    pub(super) fn named(&self, share: ShareSlot) -> (&Grant, Named<'_>) {
         let Share {
             grant, lock, slots, ..
         } = self.share(share);
@@ -336,41 +327,40 @@ impl Tables {
     /// The fencing token of a shared grant.
     #[cold]
     #[inline(never)]
-    pub(super) fn fencing_of_share(&self, share: Slot) -> Token {
+    pub(super) fn fencing_of_share(&self, share: ShareSlot) -> Token {
         self.named(share).1.token
     }
 
     /// Whether a lock has readers and nothing is due for them: nobody waits, and the lease of the oldest is not over.
-    pub(super) fn has_live_readers_only(&self, lock: Slot, now: Timestamp) -> bool {
-        let record = &self.locks[lock];
-        let Some(extra) = self.extras.get(record.extra) else {
+    pub(super) fn has_live_readers_only(&self, lock: LockSlot, now: Timestamp) -> bool {
+        let Some(extra) = self.extra(lock) else {
             return false;
         };
-        let is_shared = record.grant.lease() == SHARED;
-        let oldest = extra.readers.first;
-        let nobody_waits = extra.first == NIL && extra.permits.is_none();
-        is_shared
+        let nobody_waits = extra.first.is_none() && extra.permits.is_none();
+        self.is_shared(lock)
             && nobody_waits
-            && oldest != NIL
-            && !self.leases[self.share(oldest).grant.lease()].is_expired(now)
+            && extra.readers.first.get().is_some_and(|oldest| {
+                let lease = &self.leases[self.share(oldest).grant.lease()];
+                !lease.is_expired(now)
+            })
     }
 
     /// The slots that a grant holds.
-    pub(crate) fn slots_of(&self, share: Slot) -> Slots {
+    pub(crate) fn slots_of(&self, share: ShareSlot) -> Slots {
         self.share(share).slots
     }
 
     /// The text that a grant's holder gave about itself.
-    pub(crate) fn metadata_of(&self, grant: Slot) -> Option<&str> {
-        if is_share(grant) {
-            return self.share(grant).metadata.as_deref();
+    pub(crate) fn metadata_of(&self, grant: GrantSlot) -> Option<&str> {
+        match grant.at() {
+            At::Share(share) => self.share(share).metadata.as_deref(),
+            At::Lock(lock) => self.metadata(lock),
         }
-        self.metadata(self.lock_of(grant))
     }
 
     /// All shared grants, in no particular order.
-    pub(crate) fn shares(&self) -> impl Iterator<Item = (Slot, &Grant)> {
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (ShareSlot, &Grant)> {
         let shares = self.shares.iter();
-        shares.map(|(slot, share)| (slot | SHARE, &share.grant))
+        shares.map(|(slot, share)| (slot, &share.grant))
     }
 }

@@ -5,10 +5,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::grant::GrantSlot;
 use super::grants::{LeaseFor, Missing, is_meant};
 use super::memory::Over;
 use super::record::Closing;
-use super::slab::Slot;
+use super::slab::{LeaseSlot, LockSlot, ShareSlot};
 use crate::command::{Acquire, GrantRef, LockMode};
 use crate::invalid::Invalid;
 use crate::outcome::{Change, Effect, Ending, Event, Granted, Holder, Outcome};
@@ -23,7 +24,7 @@ impl Machine {
     #[inline(never)]
     pub(super) fn decide_shared(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         acquire: Acquire,
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
@@ -55,7 +56,7 @@ impl Machine {
 
     /// Whether a lock's phase is from before a restore. Its token may be lower than one of a later writer, which may have
     /// changed the data that the phase's readers have read (S11).
-    pub(crate) fn is_restored(&self, lock: Slot) -> bool {
+    pub(crate) fn is_restored(&self, lock: LockSlot) -> bool {
         self.restored
             .is_some_and(|first| self.tables.writer(lock).token() < first)
     }
@@ -67,9 +68,9 @@ impl Machine {
     #[expect(clippy::too_many_arguments, reason = "what a grant consists of")]
     pub(super) fn grant_share(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         number: Token,
-        lease: Slot,
+        lease: LeaseSlot,
         mode: LockMode,
         metadata: Option<Box<str>>,
         waited: Span,
@@ -89,28 +90,30 @@ impl Machine {
                 let free = self.tables.free_slots(lock);
                 match free.lowest(permits.wanted()) {
                     Some(slots) => slots,
-                    None => panic!("{permits:?} are granted, and only {free:?} are free (P2)"),
+                    None => {
+                        unreachable!("{permits:?} are granted, and only {free:?} are free (P2)")
+                    }
                 }
             }
         };
         let share = self
             .tables
             .add_share(lock, number, self.wall, slots, metadata);
-        self.tables.tie(share, lease);
+        self.tables.tie(share.grant(), lease);
         if mode == LockMode::Update {
             self.tables.mark_update(share);
         }
         let ttl = self.tables.leases[lease].ttl;
-        self.event(share, Change::Granted { ttl }, waited, effects);
+        self.event(share.grant(), Change::Granted { ttl }, waited, effects);
         Outcome::Granted(self.granted_share(share, waited))
     }
 
     /// A lease that has a lock together with others asks for it again: a repeat, if it asks for the same.
-    pub(super) fn held_already(&self, share: Slot, mode: LockMode, waited: Span) -> Outcome {
+    pub(super) fn held_already(&self, share: ShareSlot, mode: LockMode, waited: Span) -> Outcome {
         match (mode, self.tables.is_update(share)) {
             (LockMode::Permits(permits), _) => self.again(share, permits, waited),
             (LockMode::Shared, false) | (LockMode::Update, true) => {
-                Outcome::Granted(self.granted(share, waited))
+                Outcome::Granted(self.granted_share(share, waited))
             }
             _ => Outcome::Invalid(self.other_mode(share)),
         }
@@ -142,7 +145,7 @@ impl Machine {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn granted_share(&self, share: Slot, waited: Span) -> Granted {
+    pub(super) fn granted_share(&self, share: ShareSlot, waited: Span) -> Granted {
         let (grant, named) = self.tables.named(share);
         Granted {
             slots: named.slots,
@@ -154,7 +157,7 @@ impl Machine {
     #[inline(never)]
     pub(super) fn event_of_share(
         &self,
-        share: Slot,
+        share: ShareSlot,
         change: Change,
         waited: Span,
         effects: &mut Vec<Effect>,
@@ -174,7 +177,7 @@ impl Machine {
             by: client.by,
             lease: Some(lease.id),
             held: self.wall.since(grant.wall()),
-            detail: self.detail(share, lease, &change, waited),
+            detail: self.detail(share.grant(), lease, &change, waited),
             change,
         }));
     }
@@ -184,7 +187,7 @@ impl Machine {
     #[inline(never)]
     pub(super) fn end_share(
         &mut self,
-        share: Slot,
+        share: ShareSlot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
@@ -196,7 +199,7 @@ impl Machine {
     /// Reports that a shared grant ends, and remembers how.
     pub(super) fn note_end_of_share(
         &mut self,
-        share: Slot,
+        share: ShareSlot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
@@ -208,7 +211,7 @@ impl Machine {
             reason,
             delayed: None,
         };
-        self.event(share, change, Span::ZERO, effects);
+        self.event(share.grant(), change, Span::ZERO, effects);
         let (ends, named) = self.tables.named(share);
         let lease = &self.tables.leases[ends.lease()];
         self.over.remember(Over {
@@ -227,14 +230,14 @@ impl Machine {
     #[inline(never)]
     pub(super) fn leave_phase(
         &mut self,
-        share: Slot,
+        share: ShareSlot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        let lock = self.tables.lock_of(share);
+        let lock = self.tables.lock_of_share(share);
         let waits = self.tables.first_waiter(lock).is_some();
-        let last = waits.then(|| Outcome::Held(self.holder_by(share)));
+        let last = waits.then(|| Outcome::Held(self.holder_by(share.grant())));
         self.end_share(share, how, reason, effects);
         match last {
             Some(last)
@@ -254,30 +257,31 @@ impl Machine {
     #[inline(never)]
     pub(super) fn downgrade(
         &mut self,
-        grant: Slot,
+        grant: GrantSlot,
         acquire: Acquire,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         if acquire.mode != LockMode::Shared {
             return Outcome::Invalid(Invalid::NotUpdate);
         }
-        if self.tables.closing(grant) != Closing::NONE {
+        let lock = self.tables.lock_of(grant);
+        if self.tables.closing(lock) != Closing::NONE {
             return Outcome::Invalid(Invalid::DelaysOfShared);
         }
         let Some(number) = self.draw() else {
             return Outcome::TokensExhausted;
         };
-        let (lock, lease) = (self.tables.lock_of(grant), self.tables.grant(grant).lease());
+        let lease = self.tables.grant(grant).lease();
         // Tied before the exclusive grant ends: the lease must not end with it.
         let share = self
             .tables
             .add_share(lock, number, self.wall, Slots::NONE, acquire.metadata);
-        self.tables.tie(share, lease);
+        self.tables.tie(share.grant(), lease);
         self.end(grant, Ending::Superseded, None, effects);
         self.tables.begin_phase(lock, number);
-        let ttl = self.tables.lease_of(share).ttl;
-        self.event(share, Change::Granted { ttl }, Span::ZERO, effects);
-        let granted = Outcome::Granted(self.granted(share, Span::ZERO));
+        let ttl = self.tables.leases[lease].ttl;
+        self.event(share.grant(), Change::Granted { ttl }, Span::ZERO, effects);
+        let granted = Outcome::Granted(self.granted_share(share, Span::ZERO));
         self.admit(lock, effects);
         granted
     }
@@ -285,7 +289,7 @@ impl Machine {
     /// Admits the run of readers at the head of the queue to the phase in progress (S6).
     #[cold]
     #[inline(never)]
-    pub(super) fn admit(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+    pub(super) fn admit(&mut self, lock: LockSlot, effects: &mut Vec<Effect>) {
         if self.tables.first_waiter(lock).is_some() {
             self.wake(lock, &self.denial(LockMode::Exclusive, lock), effects);
         }
@@ -295,7 +299,7 @@ impl Machine {
     /// expired, as many as an entry may end beside its command. The rest end within the millisecond.
     #[cold]
     #[inline(never)]
-    pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+    pub(super) fn bring_up(&mut self, lock: LockSlot, effects: &mut Vec<Effect>) {
         let is_for_nobody = self.tables.is_kept(lock)
             && self.tables.first_waiter(lock).is_none()
             && self.tables.closed(lock).is_none();
@@ -310,10 +314,10 @@ impl Machine {
         let mut ended = 0;
         while ended < most
             && let Some(oldest) = self.tables.oldest_reader(lock)
-            && self.tables.lease_of(oldest).is_expired(self.now)
+            && self.tables.lease_of(oldest.grant()).is_expired(self.now)
         {
             let last = self.tables.readers(lock) == 1;
-            self.end_and_wake(oldest, Ending::Expired, None, effects);
+            self.leave_phase(oldest, Ending::Expired, None, effects);
             if last {
                 return;
             }
@@ -331,22 +335,22 @@ impl Machine {
     #[inline(never)]
     pub(super) fn find_reader(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         named: &GrantRef,
         effects: &mut Vec<Effect>,
-    ) -> Result<Slot, Missing> {
+    ) -> Result<GrantSlot, Missing> {
         let lease = self.tables.find_lease(&named.key).ok_or(Missing::Gone)?;
         let share = self.tables.find_share(lock, lease).ok_or(Missing::Gone)?;
         let record = &self.tables.leases[lease];
         if record.is_expired(self.now) {
-            self.end_and_wake(share, Ending::Expired, None, effects);
+            self.leave_phase(share, Ending::Expired, None, effects);
             return Err(Missing::Gone);
         }
-        if !is_meant(self.tables.grant(share), record, named) {
+        if !is_meant(self.tables.grant_of_share(share), record, named) {
             return Err(Missing::Gone);
         }
         match self.may_use(record.client) {
-            true => Ok(share),
+            true => Ok(share.grant()),
             false => Err(Missing::Anothers),
         }
     }
@@ -354,18 +358,18 @@ impl Machine {
     /// The reader that a reference names, if its lease is live.
     #[cold]
     #[inline(never)]
-    pub(super) fn live_share(&self, lock: Slot, named: &GrantRef) -> Option<Slot> {
+    pub(super) fn live_share(&self, lock: LockSlot, named: &GrantRef) -> Option<GrantSlot> {
         let lease = self.tables.find_lease(&named.key)?;
-        let share = self.tables.find_share(lock, lease)?;
+        let share = self.tables.find_share(lock, lease)?.grant();
         let (grant, lease) = self.tables.held(share);
         (is_meant(grant, lease, named) && !lease.is_expired(self.now)).then_some(share)
     }
 
     /// No grant of the lock's phase has the number that was named. Readers have one token, and of a semaphore's holders
     /// the youngest has the highest: nobody else is looked at.
-    pub(super) fn stale(&self, lock: Slot, named: Token) -> Outcome {
+    pub(super) fn stale(&self, lock: LockSlot, named: Token) -> Outcome {
         let Some(youngest) = self.tables.youngest_reader(lock) else {
-            panic!("a lock in a shared phase has no reader (S1)");
+            unreachable!("a lock in a shared phase has no reader (S1)");
         };
         Outcome::Stale {
             named,
@@ -377,7 +381,7 @@ impl Machine {
     /// queue.
     #[cold]
     #[inline(never)]
-    pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Outcome {
+    pub(super) fn ahead_of(&self, mode: LockMode, lock: LockSlot) -> Outcome {
         let ahead = self.ahead_on(lock);
         let reader = match mode {
             LockMode::Upgrade => self.tables.ahead_of_upgrade(lock),
@@ -389,7 +393,7 @@ impl Machine {
                 if let Some(reader) = reader
                     && (first.is_none() || mode == LockMode::Upgrade) =>
             {
-                Outcome::Held(self.holder_by(reader))
+                Outcome::Held(self.holder_by(reader.grant()))
             }
             Some(first) if mode != LockMode::Exclusive && self.tables.is_shared(lock) => {
                 match ahead {

@@ -1,31 +1,138 @@
 //! Records in numbered slots: no pointers, no moving, no doubling.
 
 use alloc::vec::Vec;
+use core::fmt;
+use core::marker::PhantomData;
 use core::ops::{Index, IndexMut};
 
-/// The number of a slot.
-pub(crate) type Slot = u32;
+/// The number of a slot. Each table has a type for its own, so that none is looked up in another table.
+pub(crate) trait Number: Copy + PartialEq + fmt::Debug {
+    /// The slot with this number.
+    fn of(number: u32) -> Self;
 
-/// "No slot" inside linked records; outside of them `Option` is used.
-pub(crate) const NIL: Slot = Slot::MAX;
+    /// Its number.
+    fn number(self) -> u32;
+}
+
+macro_rules! slots {
+    ($($(#[$doc:meta])* $name:ident,)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub(crate) struct $name(u32);
+
+        impl Number for $name {
+            #[inline]
+            fn of(number: u32) -> $name {
+                $name(number)
+            }
+
+            #[inline]
+            fn number(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+slots! {
+    /// Of a client.
+    ClientSlot,
+    /// Of the fields that few locks have.
+    ExtraSlot,
+    /// Of a lease.
+    LeaseSlot,
+    /// Of a lock.
+    LockSlot,
+    /// Of a shared grant.
+    ShareSlot,
+    /// Of a waiting request.
+    WaiterSlot,
+}
+
+/// A slot or none, as large as a slot, for linked records. Outside of them `Option` is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link<S> {
+    number: u32,
+    of: PhantomData<S>,
+}
+
+impl<S: Number> Link<S> {
+    /// No slot.
+    pub(crate) const NONE: Link<S> = Link {
+        number: u32::MAX,
+        of: PhantomData,
+    };
+
+    #[inline]
+    pub(crate) fn to(slot: S) -> Link<S> {
+        let number = slot.number();
+        debug_assert_ne!(number, u32::MAX, "no slot has this number");
+        let of = PhantomData;
+        Link { number, of }
+    }
+
+    #[inline]
+    pub(crate) fn get(self) -> Option<S> {
+        (self.number != u32::MAX).then(|| S::of(self.number))
+    }
+
+    #[inline]
+    pub(crate) fn is_none(self) -> bool {
+        self.number == u32::MAX
+    }
+}
+
+impl<S: Number> fmt::Debug for Link<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+impl<S: Number> PartialEq<S> for Link<S> {
+    #[inline]
+    fn eq(&self, slot: &S) -> bool {
+        self.number == slot.number()
+    }
+}
+
+#[cfg(test)]
+impl Number for u32 {
+    #[inline]
+    fn of(number: u32) -> u32 {
+        number
+    }
+
+    #[inline]
+    fn number(self) -> u32 {
+        self
+    }
+}
 
 const CHUNK: usize = 1_024;
 
 /// A growing table of records. It grows by whole chunks, so that a million locks cost no copy and no
 /// idle half of a doubled vector.
 #[derive(Clone, Debug)]
-pub(crate) struct Slab<T> {
+pub(crate) struct Slab<S, T> {
     chunks: Vec<Vec<Option<T>>>,
-    free: Vec<Slot>,
+    free: Vec<u32>,
     len: usize,
+    slots: PhantomData<S>,
 }
 
-impl<T> Slab<T> {
-    pub(crate) const fn new() -> Slab<T> {
+impl<S: Number, T> Slab<S, T> {
+    pub(crate) const fn new() -> Slab<S, T> {
         Slab {
             chunks: Vec::new(),
             free: Vec::new(),
             len: 0,
+            slots: PhantomData,
         }
     }
 
@@ -34,19 +141,19 @@ impl<T> Slab<T> {
     }
 
     /// The number of slots, used or free: one past the highest that was ever used.
-    pub(crate) fn slots(&self) -> Slot {
+    pub(crate) fn slots(&self) -> u32 {
         self.chunks.last().map_or(0, |last| {
-            ((self.chunks.len() - 1) * CHUNK + last.len()) as Slot
+            ((self.chunks.len() - 1) * CHUNK + last.len()) as u32
         })
     }
 
-    pub(crate) fn insert(&mut self, record: T) -> Slot {
+    pub(crate) fn insert(&mut self, record: T) -> S {
         self.len += 1;
         if let Some(slot) = self.free.pop() {
             let place = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK];
             assert!(place.is_none(), "a slot in the list of free ones is used");
             *place = Some(record);
-            return slot;
+            return S::of(slot);
         }
         if self.chunks.last().is_none_or(|last| last.len() == CHUNK) {
             self.chunks.push(Vec::with_capacity(CHUNK));
@@ -55,11 +162,12 @@ impl<T> Slab<T> {
         if let Some(last) = self.chunks.last_mut() {
             last.push(Some(record));
         }
-        slot
+        S::of(slot)
     }
 
     /// Takes a record out. Only a record that is there is taken out: as with [`Index`], a free slot is a bug.
-    pub(crate) fn remove(&mut self, slot: Slot) -> T {
+    pub(crate) fn remove(&mut self, slot: S) -> T {
+        let slot = slot.number();
         let chunk = self.chunks.get_mut(slot as usize / CHUNK);
         let place = chunk.and_then(|chunk| chunk.get_mut(slot as usize % CHUNK));
         let Some(record) = place.and_then(Option::take) else {
@@ -70,7 +178,9 @@ impl<T> Slab<T> {
         record
     }
 
-    pub(crate) fn get(&self, slot: Slot) -> Option<&T> {
+    #[inline]
+    pub(crate) fn get(&self, slot: S) -> Option<&T> {
+        let slot = slot.number();
         self.chunks
             .get(slot as usize / CHUNK)?
             .get(slot as usize % CHUNK)?
@@ -78,38 +188,39 @@ impl<T> Slab<T> {
     }
 
     #[cfg(test)]
-    pub(crate) fn spoil_free(&mut self, slot: Slot) {
-        self.free.push(slot);
+    pub(crate) fn spoil_free(&mut self, slot: S) {
+        self.free.push(slot.number());
     }
 
     /// All records with their slots, in slot order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (S, &T)> {
         let slots = self.chunks.iter().flatten().enumerate();
-        slots.filter_map(|(slot, record)| Some((slot as Slot, record.as_ref()?)))
+        slots.filter_map(|(slot, record)| Some((S::of(slot as u32), record.as_ref()?)))
     }
 
     /// All records, in slot order, to be changed.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (S, &mut T)> {
         let slots = self.chunks.iter_mut().flatten().enumerate();
-        slots.filter_map(|(slot, record)| Some((slot as Slot, record.as_mut()?)))
+        slots.filter_map(|(slot, record)| Some((S::of(slot as u32), record.as_mut()?)))
     }
 }
 
 /// A slot that is known to be used. A free one is a bug of the machine, and stops it.
-impl<T> Index<Slot> for Slab<T> {
+impl<S: Number, T> Index<S> for Slab<S, T> {
     type Output = T;
     #[inline]
-    fn index(&self, slot: Slot) -> &T {
+    fn index(&self, slot: S) -> &T {
         match self.get(slot) {
             Some(record) => record,
-            None => dangling(slot),
+            None => dangling(slot.number()),
         }
     }
 }
 
-impl<T> IndexMut<Slot> for Slab<T> {
+impl<S: Number, T> IndexMut<S> for Slab<S, T> {
     #[inline]
-    fn index_mut(&mut self, slot: Slot) -> &mut T {
+    fn index_mut(&mut self, slot: S) -> &mut T {
+        let slot = slot.number();
         let chunk = self.chunks.get_mut(slot as usize / CHUNK);
         let place = chunk.and_then(|chunk| chunk.get_mut(slot as usize % CHUNK));
         match place.and_then(Option::as_mut) {
@@ -122,8 +233,8 @@ impl<T> IndexMut<Slot> for Slab<T> {
 /// Going on would corrupt the record of who holds what.
 #[cold]
 #[inline(never)]
-fn dangling(slot: Slot) -> ! {
-    panic!("a record names slot {slot}, which is free");
+fn dangling(slot: u32) -> ! {
+    unreachable!("a record names slot {slot}, which is free");
 }
 
 #[cfg(test)]
@@ -133,7 +244,7 @@ mod tests {
     #[test]
     fn slots_are_reused_and_counted() {
         let mut slab = Slab::new();
-        let slots: Vec<Slot> = (0..3_000).map(|n| slab.insert(n)).collect();
+        let slots: Vec<u32> = (0..3_000).map(|n| slab.insert(n)).collect();
         assert_eq!((slab.len(), slab.slots()), (3_000, 3_000));
         assert_eq!(slab.remove(slots[7]), 7);
         assert_eq!(slab.insert(99), slots[7]);
@@ -145,7 +256,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a record names slot 1, which is free")]
     fn a_free_slot_has_nothing_to_give() {
-        let mut slab = Slab::new();
+        let mut slab: Slab<u32, u8> = Slab::new();
         slab.insert(7);
         slab.remove(1);
     }

@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::extensions::Extension;
+use super::grant::GrantSlot;
 use super::memory::{Answered, Over};
 use super::record::Closing;
-use super::share::is_share;
-use super::slab::Slot;
+use super::slab::{LeaseSlot, LockSlot, ShareSlot, WaiterSlot};
 use crate::command::{LockMode, Under};
 use crate::delays::Delays;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
@@ -193,45 +193,45 @@ impl Machine {
         }
     }
 
-    fn sorted_leases(&self) -> impl Iterator<Item = Slot> {
+    fn sorted_leases(&self) -> impl Iterator<Item = LeaseSlot> {
         let leases = self.tables.leases.iter();
         sorted(leases.map(|(slot, lease)| (lease.id.0.get(), slot)))
     }
 
-    fn sorted_grants(&self) -> impl Iterator<Item = Slot> {
+    fn sorted_grants(&self) -> impl Iterator<Item = LockSlot> {
         let grants = self.tables.exclusives();
         self.sorted_by_name(grants.map(|(slot, grant)| (grant.token().get(), slot, slot)))
     }
 
-    fn sorted_shares(&self) -> impl Iterator<Item = Slot> {
+    fn sorted_shares(&self) -> impl Iterator<Item = ShareSlot> {
         let shares = self.tables.shares();
         sorted(shares.map(|(slot, grant)| (grant.token().get(), slot)))
     }
 
-    fn sorted_kept(&self) -> impl Iterator<Item = Slot> {
+    fn sorted_kept(&self) -> impl Iterator<Item = LockSlot> {
         let kept = self.tables.kept_locks();
         self.sorted_by_name(kept.map(|(slot, last)| (last.get(), slot, slot)))
     }
 
-    fn sorted_waiters(&self) -> impl Iterator<Item = Slot> {
+    fn sorted_waiters(&self) -> impl Iterator<Item = WaiterSlot> {
         let waiters = self.tables.waiters.iter();
         self.sorted_by_name(waiters.map(|(slot, waiter)| (waiter.arrival, waiter.lock, slot)))
     }
 
     /// By a number and, where that is equal, by the name of the lock that stands beside it.
-    fn sorted_by_name(
+    fn sorted_by_name<S>(
         &self,
-        keyed: impl Iterator<Item = (u64, Slot, Slot)>,
-    ) -> impl Iterator<Item = Slot> {
-        let mut keyed: Vec<(u64, Slot, Slot)> = keyed.collect();
-        let name = |lock: Slot| &self.tables.locks[lock].name;
+        keyed: impl Iterator<Item = (u64, LockSlot, S)>,
+    ) -> impl Iterator<Item = S> {
+        let mut keyed: Vec<(u64, LockSlot, S)> = keyed.collect();
+        let name = |lock: LockSlot| &self.tables.locks[lock].name;
         keyed.sort_unstable_by(|(number, lock, _), (other, of, _)| {
             number.cmp(other).then_with(|| name(*lock).cmp(name(*of)))
         });
         keyed.into_iter().map(|(_, _, slot)| slot)
     }
 
-    fn lease_record(&self, slot: Slot) -> Record {
+    fn lease_record(&self, slot: LeaseSlot) -> Record {
         let lease = &self.tables.leases[slot];
         Record::Lease(LeaseRecord {
             id: lease.id,
@@ -244,23 +244,23 @@ impl Machine {
         })
     }
 
-    fn grant_record(&self, slot: Slot) -> Record {
-        Record::Grant(self.record_of(slot))
+    fn grant_record(&self, lock: LockSlot) -> Record {
+        Record::Grant(self.record_of(self.tables.grant_on(lock)))
     }
 
-    fn share_record(&self, slot: Slot) -> Record {
+    fn share_record(&self, slot: ShareSlot) -> Record {
         Record::Share(ShareRecord {
-            grant: self.record_of(slot),
+            grant: self.record_of(slot.grant()),
             phase: self.tables.phase_of(slot),
             permits: self
                 .tables
-                .permits(self.tables.lock_of(slot))
+                .permits(self.tables.lock_of_share(slot))
                 .map(|of| (of, self.tables.slots_of(slot))),
             update: self.tables.is_update(slot),
         })
     }
 
-    fn record_of(&self, slot: Slot) -> GrantRecord {
+    fn record_of(&self, slot: GrantSlot) -> GrantRecord {
         let (grant, lock) = (self.tables.grant(slot), self.tables.lock_of(slot));
         GrantRecord {
             lock: self.tables.locks[lock].name.clone(),
@@ -268,23 +268,23 @@ impl Machine {
             key: self.tables.lease_of(slot).key,
             wall: grant.wall(),
             metadata: self.tables.metadata_of(slot).map(Box::from),
-            closing: match is_share(slot) {
+            closing: match slot.is_share() {
                 true => Closing::NONE,
                 false => self.tables.closing(lock),
             },
         }
     }
 
-    fn kept_record(&self, slot: Slot) -> Record {
+    fn kept_record(&self, slot: LockSlot) -> Record {
         Record::Kept(KeptRecord {
             lock: self.tables.locks[slot].name.clone(),
-            last: self.tables.grant(slot).token(),
+            last: self.tables.writer(slot).token(),
             permits: self.tables.permits(slot),
             closed: self.tables.closed(slot),
         })
     }
 
-    fn waiter_record(&self, slot: Slot) -> Record {
+    fn waiter_record(&self, slot: WaiterSlot) -> Record {
         let waiter = &self.tables.waiters[slot];
         Record::Waiter(WaiterRecord {
             by: self.tables.principal_of(waiter.client),
@@ -303,8 +303,8 @@ impl Machine {
     }
 }
 
-fn sorted(keyed: impl Iterator<Item = (u64, Slot)>) -> impl Iterator<Item = Slot> {
-    let mut keyed: Vec<(u64, Slot)> = keyed.collect();
+fn sorted<S: Ord>(keyed: impl Iterator<Item = (u64, S)>) -> impl Iterator<Item = S> {
+    let mut keyed: Vec<(u64, S)> = keyed.collect();
     keyed.sort_unstable();
     keyed.into_iter().map(|(_, slot)| slot)
 }

@@ -8,13 +8,12 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::extensions::Extensions;
-use super::grant::Grant;
-use super::grant::SHARED;
+use super::grant::{Grant, GrantSlot, HeldBy};
 use super::index::Index;
 use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
 use super::share::Share;
 use super::short::Short;
-use super::slab::{NIL, Slab, Slot};
+use super::slab::{ClientSlot, ExtraSlot, LeaseSlot, Link, LockSlot, ShareSlot, Slab, WaiterSlot};
 use super::timers::Timers;
 use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
@@ -25,39 +24,39 @@ use crate::token::Token;
 /// Locks, leases, clients and waiters, with the indexes and timers that find them.
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
-    pub(crate) locks: Slab<Lock>,
-    pub(crate) leases: Slab<Lease>,
-    pub(crate) clients: Slab<Client>,
-    pub(crate) waiters: Slab<Waiter>,
-    pub(super) extras: Slab<Extra>,
-    pub(super) shares: Slab<Share>,
-    names: Index,
-    keys: Index,
-    ids: Index,
-    requests: Index,
+    pub(crate) locks: Slab<LockSlot, Lock>,
+    pub(crate) leases: Slab<LeaseSlot, Lease>,
+    pub(crate) clients: Slab<ClientSlot, Client>,
+    pub(crate) waiters: Slab<WaiterSlot, Waiter>,
+    pub(super) extras: Slab<ExtraSlot, Extra>,
+    pub(super) shares: Slab<ShareSlot, Share>,
+    names: Index<LockSlot>,
+    keys: Index<LeaseSlot>,
+    ids: Index<ClientSlot>,
+    requests: Index<WaiterSlot>,
     /// Shared grants by lock and lease.
-    pub(super) readers: Index,
+    pub(super) readers: Index<ShareSlot>,
     /// Shared grants by number.
-    pub(super) numbers: Index,
-    pub(crate) lease_timers: Timers,
-    pub(crate) wait_timers: Timers,
+    pub(super) numbers: Index<ShareSlot>,
+    pub(crate) lease_timers: Timers<LeaseSlot>,
+    pub(crate) wait_timers: Timers<WaiterSlot>,
     pub(super) short: Short,
     /// Leases that were extended since their last renewal.
     pub(crate) extensions: Extensions,
     /// The sets that wait, by arrival: their records in the order of the locks' names.
-    pub(crate) sets: BTreeMap<u64, Box<[Slot]>>,
+    pub(crate) sets: BTreeMap<u64, Box<[WaiterSlot]>>,
     /// The sets that wait by client, so that a grant to that client finds them.
-    pub(super) sets_of: BTreeSet<(Slot, u64)>,
+    pub(super) sets_of: BTreeSet<(ClientSlot, u64)>,
     /// Requests that wait under an existing lease, by lease and arrival: they end with it.
-    waits_under: BTreeMap<(Slot, u64), Slot>,
+    waits_under: BTreeMap<(LeaseSlot, u64), WaiterSlot>,
     /// Requests that wait for permits, by lock, number and arrival: a lower number of permits finds those that want more.
-    permit_waits: BTreeMap<(Slot, u32, u64), Slot>,
+    permit_waits: BTreeMap<(LockSlot, u32, u64), WaiterSlot>,
     /// Requests, by arrival, that have just lost their lease. Empty between entries.
-    pub(super) bereaved: BTreeMap<u64, Slot>,
+    pub(super) bereaved: BTreeMap<u64, WaiterSlot>,
     /// Sets to be looked at because of a grant to their client, by arrival. Empty between entries.
     pub(super) sets_to_try: BTreeSet<u64>,
     /// Locks that are closed, by when they open and their last token.
-    pub(super) closed_locks: BTreeMap<(Timestamp, Token), Slot>,
+    pub(super) closed_locks: BTreeMap<(Timestamp, Token), LockSlot>,
 }
 
 impl Tables {
@@ -132,23 +131,23 @@ impl Tables {
         self.keys.touch(key);
     }
 
-    pub(crate) fn find_lock(&self, name: &str) -> Option<Slot> {
+    pub(crate) fn find_lock(&self, name: &str) -> Option<LockSlot> {
         self.names
             .find(name, |slot| &*self.locks[slot].name == name)
     }
 
-    pub(crate) fn find_lease(&self, key: &LeaseKey) -> Option<Slot> {
+    pub(crate) fn find_lease(&self, key: &LeaseKey) -> Option<LeaseSlot> {
         self.keys.find(key, |slot| self.leases[slot].key == *key)
     }
 
-    pub(crate) fn find_waiter(&self, by: Principal, request: &RequestId) -> Option<Slot> {
+    pub(crate) fn find_waiter(&self, by: Principal, request: &RequestId) -> Option<WaiterSlot> {
         self.requests.find(request, |slot| {
             let waiter = &self.waiters[slot];
             waiter.request == *request && self.principal_of(waiter.client) == by
         })
     }
 
-    fn find_client(&self, client: Contender<'_>) -> Option<Slot> {
+    fn find_client(&self, client: Contender<'_>) -> Option<ClientSlot> {
         let Contender { by, id } = client;
         self.ids.find(&**id, |slot| {
             let client = &self.clients[slot];
@@ -210,7 +209,7 @@ impl Tables {
         client: Contender<'_>,
         ttl: Ttl,
         expires: Timestamp,
-    ) -> Slot {
+    ) -> LeaseSlot {
         let client = self.use_client(client);
         let slot = self.leases.insert(Lease {
             key,
@@ -218,8 +217,8 @@ impl Tables {
             client,
             ttl,
             expires,
-            first: NIL,
-            last: NIL,
+            first: Link::NONE,
+            last: Link::NONE,
         });
         self.keys.insert(&key, slot);
         self.lease_timers.insert(slot, expires);
@@ -228,20 +227,20 @@ impl Tables {
     }
 
     /// Gives a lease another length.
-    pub(super) fn set_ttl(&mut self, slot: Slot, ttl: Ttl) {
+    pub(super) fn set_ttl(&mut self, slot: LeaseSlot, ttl: Ttl) {
         let last = core::mem::replace(&mut self.leases[slot].ttl, ttl);
         self.short.take(last);
         self.short.add(ttl);
     }
 
-    pub(super) fn close_lease(&mut self, slot: Slot) {
+    pub(super) fn close_lease(&mut self, slot: LeaseSlot) {
         self.lease_timers.remove(slot);
         if !self.waits_under.is_empty() {
             self.bereave(slot);
         }
         self.extensions.forget(slot);
         let lease = self.leases.remove(slot);
-        let has_none = lease.first == NIL && lease.last == NIL;
+        let has_none = lease.first.is_none() && lease.last.is_none();
         assert!(has_none, "a lease ends before its last grant");
         self.keys.remove(&lease.key, slot);
         self.short.take(lease.ttl);
@@ -251,9 +250,10 @@ impl Tables {
     /// Notes the requests that wait under a lease which ends.
     #[cold]
     #[inline(never)]
-    fn bereave(&mut self, lease: Slot) {
+    fn bereave(&mut self, lease: LeaseSlot) {
         let its = self.waits_under.range((lease, 0)..=(lease, u64::MAX));
-        let its: Vec<(u64, Slot)> = its.map(|((_, arrival), slot)| (*arrival, *slot)).collect();
+        let its: Vec<(u64, WaiterSlot)> =
+            its.map(|((_, arrival), slot)| (*arrival, *slot)).collect();
         for (arrival, slot) in its {
             self.waits_under.remove(&(lease, arrival));
             self.bereaved.insert(arrival, slot);
@@ -261,7 +261,7 @@ impl Tables {
     }
 
     /// Notes that a request waits under an existing lease, if it does.
-    pub(super) fn tie_wait(&mut self, slot: Slot) {
+    pub(super) fn tie_wait(&mut self, slot: WaiterSlot) {
         let Waiter { under, arrival, .. } = self.waiters[slot];
         if let Under::Existing { key, .. } = under
             && let Some(lease) = self.find_lease(&key)
@@ -280,7 +280,7 @@ impl Tables {
     }
 
     /// Whether the lease that a request waits under is over: ended, or due by this very instant.
-    pub(super) fn outlived_lease(&self, slot: Slot, now: Timestamp) -> bool {
+    pub(super) fn outlived_lease(&self, slot: WaiterSlot, now: Timestamp) -> bool {
         match self.waiters[slot].under {
             Under::New { .. } => false,
             Under::Existing { key, .. } => {
@@ -294,7 +294,7 @@ impl Tables {
     pub(super) fn leases_without_grants(&self) -> usize {
         self.leases
             .iter()
-            .filter(|(_, lease)| lease.first == NIL)
+            .filter(|(_, lease)| lease.first.is_none())
             .count()
     }
 
@@ -306,19 +306,19 @@ impl Tables {
         name: LockName,
         token: Token,
         wall: WallTime,
-        lease: Slot,
-    ) -> Slot {
+        lease: LeaseSlot,
+    ) -> LockSlot {
         let slot = self.add_lock(name, token, wall);
-        self.tie(slot, lease);
+        self.tie(GrantSlot::of_lock(slot), lease);
         slot
     }
 
     /// A record for a lock that had none, to be tied to a lease.
-    pub(super) fn add_lock(&mut self, name: LockName, token: Token, wall: WallTime) -> Slot {
+    pub(super) fn add_lock(&mut self, name: LockName, token: Token, wall: WallTime) -> LockSlot {
         let record = Lock {
             name,
             grant: Grant::new(token, wall),
-            extra: NIL,
+            extra: Link::NONE,
         };
         let slot = self.locks.insert(record);
         self.names.insert(&*self.locks[slot].name, slot);
@@ -326,73 +326,82 @@ impl Tables {
     }
 
     /// Gives a lock that just lost its grant to another lease.
-    pub(super) fn regrant(&mut self, slot: Slot, token: Token, wall: WallTime, lease: Slot) {
-        let before = &mut self.locks[slot].grant;
+    pub(super) fn regrant(
+        &mut self,
+        slot: LockSlot,
+        token: Token,
+        wall: WallTime,
+        lease: LeaseSlot,
+    ) {
         assert!(
-            before.lease() >= SHARED,
+            !self.is_exclusive(slot),
             "a lock is granted that has a writer"
         );
+        let before = &mut self.locks[slot].grant;
         assert!(
             before.token() < token,
             "a token does not rise above the lock's last (A2)"
         );
         *before = Grant::new(token, wall);
-        self.tie(slot, lease);
+        self.tie(GrantSlot::of_lock(slot), lease);
     }
 
     /// Forgets a lock that has neither a grant nor waiters.
-    pub(super) fn close_lock(&mut self, slot: Slot) {
+    pub(super) fn close_lock(&mut self, slot: LockSlot) {
         let lock = self.locks.remove(slot);
         assert_eq!(
-            lock.grant.lease(),
-            NIL,
+            lock.grant.by(),
+            HeldBy::NOBODY,
             "a lock is forgotten that somebody holds"
         );
         self.names.remove(&*lock.name, slot);
-        if lock.extra != NIL {
-            self.extras.remove(lock.extra).assert_unused();
+        if let Some(extra) = lock.extra.get() {
+            self.extras.remove(extra).assert_unused();
         }
     }
 
     #[inline]
-    pub(super) fn set_metadata(&mut self, slot: Slot, metadata: Option<Box<str>>) {
-        if metadata.is_some() || self.locks[slot].extra != NIL {
+    pub(super) fn set_metadata(&mut self, slot: LockSlot, metadata: Option<Box<str>>) {
+        if metadata.is_some() || !self.locks[slot].extra.is_none() {
             self.extra_mut(slot).metadata = metadata;
         }
     }
 
-    pub(crate) fn metadata(&self, lock: Slot) -> Option<&str> {
+    pub(crate) fn metadata(&self, lock: LockSlot) -> Option<&str> {
         self.extra(lock)?.metadata.as_deref()
     }
 
     /// How many requests wait for a lock.
-    pub(crate) fn waiting(&self, lock: Slot) -> u32 {
+    pub(crate) fn waiting(&self, lock: LockSlot) -> u32 {
         self.extra(lock).map_or(0, |extra| extra.waiting)
     }
 
     #[inline]
-    pub(super) fn first_waiter(&self, lock: Slot) -> Option<Slot> {
-        self.extra(lock)
-            .map(|extra| extra.first)
-            .filter(|first| *first != NIL)
+    pub(super) fn first_waiter(&self, lock: LockSlot) -> Option<WaiterSlot> {
+        self.extra(lock)?.first.get()
     }
 
     #[inline]
-    pub(super) fn extra(&self, lock: Slot) -> Option<&Extra> {
-        let extra = self.locks[lock].extra;
-        (extra != NIL).then(|| &self.extras[extra])
+    pub(super) fn extra(&self, lock: LockSlot) -> Option<&Extra> {
+        let extra = self.locks[lock].extra.get();
+        extra.map(|extra| &self.extras[extra])
     }
 
-    pub(super) fn extra_mut(&mut self, lock: Slot) -> &mut Extra {
-        let extra = &mut self.locks[lock].extra;
-        if *extra == NIL {
-            *extra = self.extras.insert(Extra::new());
-        }
-        &mut self.extras[*extra]
+    pub(super) fn extra_mut(&mut self, lock: LockSlot) -> &mut Extra {
+        let link = &mut self.locks[lock].extra;
+        let extra = match link.get() {
+            Some(extra) => extra,
+            None => {
+                let extra = self.extras.insert(Extra::new());
+                *link = Link::to(extra);
+                extra
+            }
+        };
+        &mut self.extras[extra]
     }
 
     #[cfg(test)]
-    pub(super) fn spoil_key(&mut self, lease: Slot) {
+    pub(super) fn spoil_key(&mut self, lease: LeaseSlot) {
         self.keys.remove(&self.leases[lease].key, lease);
     }
 
@@ -404,7 +413,7 @@ impl Tables {
     // --- queues ----------------------------------------------------------------------------------
 
     /// Appends a request to its lock's queue; an upgrade goes to the head (S8). `waiter.client` and the links are filled in here.
-    pub(super) fn enqueue(&mut self, client: Contender<'_>, mut waiter: Waiter) -> Slot {
+    pub(super) fn enqueue(&mut self, client: Contender<'_>, mut waiter: Waiter) -> WaiterSlot {
         waiter.client = self.use_client(client);
         self.clients[waiter.client.slot()].waiting += 1;
         let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
@@ -420,30 +429,33 @@ impl Tables {
         }
         let extra = self.extra_mut(lock);
         extra.waiting += 1;
-        if is_upgrade && extra.first != NIL {
-            let next = core::mem::replace(&mut extra.first, slot);
-            self.waiters[slot].next = next;
-            self.waiters[next].prev = slot;
+        if is_upgrade && let Some(next) = extra.first.get() {
+            extra.first = Link::to(slot);
+            self.waiters[slot].next = Link::to(next);
+            self.waiters[next].prev = Link::to(slot);
             return slot;
         }
-        let last = core::mem::replace(&mut extra.last, slot);
-        if last == NIL {
-            extra.first = slot;
-        } else {
-            let before = &mut self.waiters[last];
-            assert_eq!(before.next, NIL, "the last of a queue has one behind it");
-            assert!(
-                before.arrival < arrival,
-                "a queue is not in order of arrival (A10)"
-            );
-            before.next = slot;
-        }
-        self.waiters[slot].prev = last;
+        let prev = core::mem::replace(&mut extra.last, Link::to(slot));
+        let Some(last) = prev.get() else {
+            extra.first = Link::to(slot);
+            return slot;
+        };
+        let before = &mut self.waiters[last];
+        assert!(
+            before.next.is_none(),
+            "the last of a queue has one behind it"
+        );
+        assert!(
+            before.arrival < arrival,
+            "a queue is not in order of arrival (A10)"
+        );
+        before.next = Link::to(slot);
+        self.waiters[slot].prev = prev;
         slot
     }
 
     /// Takes a request out of its queue, and returns it with its principal and client.
-    pub(crate) fn dequeue(&mut self, slot: Slot) -> (Principal, ClientId, Waiter) {
+    pub(crate) fn dequeue(&mut self, slot: WaiterSlot) -> (Principal, ClientId, Waiter) {
         let waiter = self.waiters.remove(slot);
         if waiter.role != Role::Other {
             self.wait_timers.remove(slot);
@@ -461,24 +473,23 @@ impl Tables {
         let extra = self.extra_mut(waiter.lock);
         assert!(extra.waiting > 0, "a request leaves a queue that has none");
         extra.waiting -= 1;
-        if waiter.prev == NIL {
-            assert_eq!(extra.first, slot, "the first of a queue is another one");
-            extra.first = waiter.next;
-        }
-        if waiter.next == NIL {
-            assert_eq!(extra.last, slot, "the last of a queue is another one");
-            extra.last = waiter.prev;
-        }
-        if waiter.prev != NIL {
-            let before = &mut self.waiters[waiter.prev].next;
-            assert_eq!(*before, slot, "a queue's links do not agree");
-            *before = waiter.next;
-        }
-        if waiter.next != NIL {
-            let behind = &mut self.waiters[waiter.next].prev;
-            assert_eq!(*behind, slot, "a queue's links do not agree");
-            *behind = waiter.prev;
-        }
+        let (lock, prev, next) = (waiter.lock, waiter.prev, waiter.next);
+        let linked = match prev.get() {
+            None => core::mem::replace(&mut extra.first, next),
+            Some(prev) => core::mem::replace(&mut self.waiters[prev].next, next),
+        };
+        assert!(
+            linked == slot,
+            "a queue's links do not agree: before {slot:?}"
+        );
+        let linked = match next.get() {
+            None => core::mem::replace(&mut self.extra_mut(lock).last, prev),
+            Some(next) => core::mem::replace(&mut self.waiters[next].prev, prev),
+        };
+        assert!(
+            linked == slot,
+            "a queue's links do not agree: behind {slot:?}"
+        );
         let client = &mut self.clients[waiter.client.slot()];
         assert!(
             client.waiting > 0,
@@ -491,7 +502,7 @@ impl Tables {
     }
 
     /// The requests for more permits of a lock than `of`, the last to arrive first. Grows with them alone.
-    pub(super) fn waits_for_more(&self, lock: Slot, of: u32) -> Vec<(u64, Slot)> {
+    pub(super) fn waits_for_more(&self, lock: LockSlot, of: u32) -> Vec<(u64, WaiterSlot)> {
         let larger = (lock, of + 1, 0)..=(lock, u32::MAX, u64::MAX);
         let larger = self.permit_waits.range(larger);
         let mut larger: Vec<_> = larger
@@ -502,14 +513,13 @@ impl Tables {
     }
 
     /// The requests waiting for a lock, first come first.
-    pub(crate) fn queue_of(&self, lock: Slot) -> impl Iterator<Item = Slot> {
-        core::iter::successors(self.first_waiter(lock), |slot| {
-            Some(self.waiters[*slot].next).filter(|next| *next != NIL)
-        })
+    pub(crate) fn queue_of(&self, lock: LockSlot) -> impl Iterator<Item = WaiterSlot> {
+        let first = self.first_waiter(lock);
+        core::iter::successors(first, |slot| self.waiters[*slot].next.get())
     }
 }
 
-fn permits_key(waiter: &Waiter) -> Option<(Slot, u32, u64)> {
+fn permits_key(waiter: &Waiter) -> Option<(LockSlot, u32, u64)> {
     let wanted = waiter.mode.permits()?.wanted();
     Some((waiter.lock, wanted, waiter.arrival))
 }

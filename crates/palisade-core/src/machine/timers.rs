@@ -2,32 +2,32 @@
 
 use alloc::collections::VecDeque;
 
-use super::slab::Slot;
+use super::slab::Number;
 use super::wheel::Wheel;
 use crate::time::Timestamp;
 
 /// Deadlines by the slot numbers of their owners' table: a wheel for those to come, a line for those that
 /// have passed.
 #[derive(Clone, Debug)]
-pub(crate) struct Timers {
+pub(crate) struct Timers<S> {
     wheel: Wheel,
-    line: VecDeque<Due>,
+    line: VecDeque<Due<S>>,
 }
 
 /// A timer that is due. Its subject may have ended since; its slot may even be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
+struct Due<S> {
     deadline: Timestamp,
     /// The lease's id or the request's arrival.
     number: u64,
-    slot: Slot,
+    slot: S,
 }
 
 /// Capacity that an empty line keeps.
 const KEPT: usize = 4_096;
 
-impl Timers {
-    pub(super) fn new(now: Timestamp) -> Timers {
+impl<S: Number + Ord> Timers<S> {
+    pub(super) fn new(now: Timestamp) -> Timers<S> {
         Timers {
             wheel: Wheel::new(now),
             line: VecDeque::new(),
@@ -42,13 +42,13 @@ impl Timers {
         self.wheel.fit();
     }
 
-    pub(super) fn insert(&mut self, slot: Slot, deadline: Timestamp) {
-        self.wheel.insert(slot, deadline);
+    pub(super) fn insert(&mut self, slot: S, deadline: Timestamp) {
+        self.wheel.insert(slot.number(), deadline);
     }
 
     /// Removes a timer. If it has a place in the line, that is found to be empty later.
-    pub(super) fn remove(&mut self, slot: Slot) {
-        self.wheel.remove(slot);
+    pub(super) fn remove(&mut self, slot: S) {
+        self.wheel.remove(slot.number());
     }
 
     /// When there is something to do, at the latest.
@@ -64,10 +64,11 @@ impl Timers {
     }
 
     /// Lines up the timers that have come due by `now`. `of` gives a timer's deadline and number.
-    pub(super) fn line_up(&mut self, now: Timestamp, of: impl Fn(Slot) -> (Timestamp, u64)) {
+    pub(super) fn line_up(&mut self, now: Timestamp, of: impl Fn(S) -> (Timestamp, u64)) {
         let sorted = self.line.len();
         let line = &mut self.line;
         let fire = |slot| {
+            let slot = S::of(slot);
             let (deadline, number) = of(slot);
             line.push_back(Due {
                 deadline,
@@ -75,7 +76,7 @@ impl Timers {
                 slot,
             });
         };
-        self.wheel.advance(now, |slot| of(slot).0, fire);
+        self.wheel.advance(now, |slot| of(S::of(slot)).0, fire);
         if self.line.len() > sorted {
             self.line.make_contiguous()[sorted..].sort_unstable();
         }
@@ -83,21 +84,21 @@ impl Timers {
 
     /// Lines up the timers that were in line when the records were written; the wheel has taken them for
     /// future ones.
-    pub(super) fn line_up_again(&mut self, due: impl Iterator<Item = (Timestamp, u64, Slot)>) {
+    pub(super) fn line_up_again(&mut self, due: impl Iterator<Item = (Timestamp, u64, S)>) {
         self.line.extend(due.map(|(deadline, number, slot)| Due {
             deadline,
             number,
             slot,
         }));
         for due in &self.line {
-            self.wheel.remove(due.slot);
+            self.wheel.remove(due.slot.number());
         }
         self.line.make_contiguous().sort_unstable();
     }
 
     /// The first in line that has not ended. `of` gives the deadline and number of a slot's present
     /// content.
-    pub(super) fn first(&mut self, of: impl Fn(Slot) -> Option<(Timestamp, u64)>) -> Option<Slot> {
+    pub(super) fn first(&mut self, of: impl Fn(S) -> Option<(Timestamp, u64)>) -> Option<S> {
         while let Some(first) = self.line.front() {
             if of(first.slot) == Some((first.deadline, first.number)) {
                 return Some(first.slot);
@@ -109,7 +110,7 @@ impl Timers {
     }
 
     /// The deadlines, numbers and slots of the timers in line; some may have ended.
-    pub(crate) fn in_line(&self) -> impl Iterator<Item = (Timestamp, u64, Slot)> {
+    pub(crate) fn in_line(&self) -> impl Iterator<Item = (Timestamp, u64, S)> {
         let line = self.line.iter();
         line.map(|due| (due.deadline, due.number, due.slot))
     }

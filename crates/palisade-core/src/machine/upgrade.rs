@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::grants::LeaseFor;
-use super::slab::Slot;
+use super::slab::{LockSlot, ShareSlot};
 use super::tables::Tables;
 use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::delays::Delays;
@@ -23,18 +23,18 @@ use crate::time::Span;
 
 impl Tables {
     /// Whether an upgrade waits for a lock.
-    pub(super) fn upgrade_waits(&self, lock: Slot) -> bool {
+    pub(super) fn upgrade_waits(&self, lock: LockSlot) -> bool {
         let first = self.first_waiter(lock);
         first.is_some_and(|first| self.waiters[first].mode == LockMode::Upgrade)
     }
 
     /// Whether an upgrade that is first in a lock's queue has to wait: other readers are there.
-    pub(crate) fn upgrade_has_to_wait(&self, lock: Slot) -> bool {
+    pub(crate) fn upgrade_has_to_wait(&self, lock: LockSlot) -> bool {
         self.update_on(lock).is_some() && self.readers(lock) > 1
     }
 
     /// The oldest reader that an upgrade waits for.
-    pub(super) fn ahead_of_upgrade(&self, lock: Slot) -> Option<Slot> {
+    pub(super) fn ahead_of_upgrade(&self, lock: LockSlot) -> Option<ShareSlot> {
         let update = self.update_on(lock);
         self.readers_of(lock).find(|share| Some(*share) != update)
     }
@@ -47,7 +47,7 @@ impl Machine {
     #[inline(never)]
     pub(super) fn decide_upgrade(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         acquire: Acquire,
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
@@ -79,7 +79,8 @@ impl Machine {
     #[inline(never)]
     pub(super) fn refuse_upgrade(&self, acquire: &Acquire, lease: LeaseFor) -> Outcome {
         let lock = self.tables.find_lock(&acquire.lock);
-        let writer = lock.map(|lock| self.tables.writer(lock).lease());
+        let writer = lock.filter(|lock| self.tables.is_exclusive(*lock));
+        let writer = writer.map(|lock| self.tables.writer(lock).lease());
         match (lease, acquire.under) {
             (LeaseFor::Live(mine), Under::Existing { key, .. }) if writer != Some(mine) => self
                 .past(&GrantRef {
@@ -94,7 +95,7 @@ impl Machine {
     /// The turn of an upgrade that waited: its grant is the only reader, or is over.
     pub(super) fn upgrade_waiter(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         lease: LeaseFor,
         metadata: Option<Box<str>>,
         waited: Span,
@@ -117,7 +118,7 @@ impl Machine {
     /// (S8).
     fn upgrade(
         &mut self,
-        share: Slot,
+        share: ShareSlot,
         metadata: Option<Box<str>>,
         waited: Span,
         effects: &mut Vec<Effect>,
@@ -125,7 +126,8 @@ impl Machine {
         let Some(number) = self.draw() else {
             return Outcome::TokensExhausted;
         };
-        let (lock, lease) = (self.tables.lock_of(share), self.tables.grant(share).lease());
+        let lock = self.tables.lock_of_share(share);
+        let lease = self.tables.grant_of_share(share).lease();
         self.note_end_of_share(share, Ending::Superseded, None, effects);
         // Tied before the shared grant is taken from the lease: the lease must not end with it.
         self.tables.regrant(lock, number, self.wall, lease);
@@ -135,7 +137,7 @@ impl Machine {
 
     /// Whether the first request in a lock's queue is for mode update, or an upgrade: these wait for some of the readers
     /// only.
-    pub(super) fn update_is_first(&self, lock: Slot) -> bool {
+    pub(super) fn update_is_first(&self, lock: LockSlot) -> bool {
         let first = self.tables.first_waiter(lock);
         first.is_some_and(|first| {
             let mode = self.tables.waiters[first].mode;
@@ -144,7 +146,7 @@ impl Machine {
     }
 
     /// The refusal for a lease that has a lock as a reader and asks for it in another mode.
-    pub(super) fn other_mode(&self, share: Slot) -> Invalid {
+    pub(super) fn other_mode(&self, share: ShareSlot) -> Invalid {
         match self.tables.is_update(share) {
             true => Invalid::UpdateHeld,
             false => Invalid::Upgrade,

@@ -5,8 +5,7 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::grants::{LeaseFor, Next, reused};
 use super::record::{Contender, Owner, Role, Waiter};
-use super::share::is_share;
-use super::slab::{NIL, Slot};
+use super::slab::{Link, LockSlot, WaiterSlot};
 use super::wheel::is_due;
 use crate::command::{Acquire, GrantRef, LockMode, Others, Under};
 use crate::id::{Principal, RequestId};
@@ -15,7 +14,7 @@ use crate::outcome::{Ahead, Effect, Ending, Holder, Outcome, QueueBound};
 use crate::time::{Span, Timestamp};
 
 impl Machine {
-    pub(super) fn enqueue(&mut self, lock: Slot, acquire: Acquire, wait: Span) -> Outcome {
+    pub(super) fn enqueue(&mut self, lock: LockSlot, acquire: Acquire, wait: Span) -> Outcome {
         // Only a request with an id may wait: without one, its caller could never be given the answer.
         let Some(request) = acquire.request else {
             return self.denial(acquire.mode, lock);
@@ -38,8 +37,8 @@ impl Machine {
             mode: acquire.mode,
             role: Role::Alone,
             arrival: self.arrivals,
-            prev: NIL,
-            next: NIL,
+            prev: Link::NONE,
+            next: Link::NONE,
         };
         self.tables.enqueue(self.contender(&acquire.client), waiter);
         Outcome::Queued
@@ -52,7 +51,7 @@ impl Machine {
     /// the time before it must not become part of the grant's time.
     pub(super) fn rejoin(
         &mut self,
-        slot: Slot,
+        slot: WaiterSlot,
         again: &Acquire,
         effects: &mut Vec<Effect>,
     ) -> Option<Outcome> {
@@ -105,7 +104,7 @@ impl Machine {
         }
     }
 
-    fn queue_bound(&self, lock: Slot, client: Contender<'_>) -> Option<QueueBound> {
+    fn queue_bound(&self, lock: LockSlot, client: Contender<'_>) -> Option<QueueBound> {
         let limits = &self.limits;
         if self.tables.waiting(lock) >= limits.waiters_per_lock {
             return Some(QueueBound::Lock {
@@ -124,7 +123,7 @@ impl Machine {
     /// orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that goes on (S6).
     /// A lock that is closed stays so until its instant. `last` is the answer to the request just before. The cost grows
     /// with the requests that it grants or ends.
-    pub(super) fn wake(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
+    pub(super) fn wake(&mut self, lock: LockSlot, last: &Outcome, effects: &mut Vec<Effect>) {
         self.wake_one(lock, last, effects);
         if !self.to_wake.is_empty() {
             self.wake_rest(effects);
@@ -132,7 +131,7 @@ impl Machine {
     }
 
     /// As [`Machine::wake`], but leaves the locks that sets left for [`Machine::wake_rest`].
-    pub(super) fn wake_one(&mut self, lock: Slot, last: &Outcome, effects: &mut Vec<Effect>) {
+    pub(super) fn wake_one(&mut self, lock: LockSlot, last: &Outcome, effects: &mut Vec<Effect>) {
         match self.tables.closed(lock) {
             Some(until) if until > self.now => return,
             Some(_) => {
@@ -180,7 +179,7 @@ impl Machine {
     }
 
     /// Whether the holders of a lock that is not held exclusively keep the first request of its queue waiting.
-    pub(super) fn is_in_the_way(&self, lock: Slot, mode: LockMode) -> bool {
+    pub(super) fn is_in_the_way(&self, lock: LockSlot, mode: LockMode) -> bool {
         match mode {
             LockMode::Exclusive => true,
             LockMode::Shared => self.is_restored(lock),
@@ -192,7 +191,7 @@ impl Machine {
 
     fn next_or_gone(
         &mut self,
-        lock: Slot,
+        lock: LockSlot,
         last: &Outcome,
         client: Contender<'_>,
         waiter: &Waiter,
@@ -233,7 +232,7 @@ impl Machine {
 
     /// A wait that lasted as long as its caller wanted, or the window of an orphan: its request is forgotten, so that
     /// a repeat begins anew.
-    pub(super) fn time_out(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+    pub(super) fn time_out(&mut self, slot: WaiterSlot, effects: &mut Vec<Effect>) {
         let Waiter { orphan, .. } = self.tables.waiters[slot];
         let lock = self.blocking_lock(slot);
         let outcome = orphan
@@ -268,7 +267,7 @@ impl Machine {
         }
     }
 
-    fn end_wait_of_ended_lease(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
+    fn end_wait_of_ended_lease(&mut self, slot: WaiterSlot, effects: &mut Vec<Effect>) {
         let Waiter {
             under,
             lock,
@@ -289,7 +288,7 @@ impl Machine {
     /// if it kept readers waiting behind readers, the next one is looked at.
     pub(super) fn leave(
         &mut self,
-        slot: Slot,
+        slot: WaiterSlot,
         outcome: Option<Outcome>,
         effects: &mut Vec<Effect>,
     ) {
@@ -318,13 +317,14 @@ impl Machine {
 
     /// Returns whoever blocks a writer: the holder; else the oldest reader that is not itself upgrading; else the orphan
     /// or set that the lock is reserved for, which holds nothing.
-    pub(super) fn ahead_on(&self, lock: Slot) -> Outcome {
+    pub(super) fn ahead_on(&self, lock: LockSlot) -> Outcome {
         if let Some(oldest) = self.tables.oldest_reader(lock) {
             let other = match self.tables.upgrade_waits(lock) {
                 true => self.tables.ahead_of_upgrade(lock),
                 false => None,
             };
-            return Outcome::Held(self.holder_by(other.unwrap_or(oldest)));
+            let reader = other.unwrap_or(oldest);
+            return Outcome::Held(self.holder_by(reader.grant()));
         }
         let first = self.tables.first_waiter(lock);
         match first.filter(|_| self.tables.is_kept(lock)) {
@@ -336,7 +336,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn behind(&self, waiter: Slot, remaining: Span) -> Outcome {
+    pub(super) fn behind(&self, waiter: WaiterSlot, remaining: Span) -> Outcome {
         let client = self.tables.waiters[waiter].client.slot();
         Outcome::Behind(Ahead {
             client: self.tables.clients[client].id.clone(),
@@ -348,7 +348,7 @@ impl Machine {
         &mut self,
         by: Principal,
         request: RequestId,
-        lock: Slot,
+        lock: LockSlot,
         also: Others,
         outcome: Outcome,
         effects: &mut Vec<Effect>,
@@ -392,7 +392,7 @@ impl Machine {
     }
 
     /// Makes a waiting request, or one record of a set, an orphan.
-    fn keep_place(&mut self, slot: Slot) {
+    fn keep_place(&mut self, slot: WaiterSlot) {
         let waiter = &mut self.tables.waiters[slot];
         let until = self.now.after(limits::ORPHAN_WINDOW).min(waiter.deadline);
         waiter.orphan = Some(until);
@@ -423,8 +423,8 @@ impl Machine {
                 let Some(live) = self.live_grant(&grant) else {
                     continue;
                 };
-                if !is_share(live) {
-                    self.tables.forget_reservation(live);
+                if let Some(lock) = live.lock() {
+                    self.tables.forget_reservation(lock);
                 }
                 self.end_and_wake(live, Ending::Released, None, effects);
             }
@@ -435,13 +435,13 @@ impl Machine {
 
     /// After a restart no connected caller is there to be answered.
     pub(super) fn forget_waiters(&mut self) {
-        let slots: Vec<Slot> = self.tables.waiters.iter().map(|(slot, _)| slot).collect();
+        let slots: Vec<WaiterSlot> = self.tables.waiters.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.tables.dequeue(slot);
         }
         self.tables.sets.clear();
         self.tables.sets_of.clear();
-        let kept: Vec<Slot> = self.tables.kept_locks().map(|(slot, _)| slot).collect();
+        let kept: Vec<LockSlot> = self.tables.kept_locks().map(|(slot, _)| slot).collect();
         for slot in kept {
             if self.tables.closed(slot).is_none() {
                 self.tables.close_lock(slot);
@@ -454,7 +454,7 @@ impl Machine {
     pub(super) fn orphan_waiters(&mut self, before: Timestamp) {
         let waiters = self.tables.waiters.iter();
         let waiting = waiters.filter(|(_, waiter)| !is_due(waiter.ends(), before));
-        let slots: Vec<Slot> = waiting.map(|(slot, _)| slot).collect();
+        let slots: Vec<WaiterSlot> = waiting.map(|(slot, _)| slot).collect();
         for slot in slots {
             self.keep_place(slot);
         }

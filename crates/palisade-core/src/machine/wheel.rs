@@ -17,8 +17,13 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::slab::{NIL, Slot};
 use crate::time::Timestamp;
+
+/// A timer: the number of its owner's slot.
+type Timer = u32;
+
+/// No timer.
+const NIL: Timer = Timer::MAX;
 
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
@@ -27,7 +32,7 @@ const PLACES: usize = LEVELS * SLOTS;
 
 /// Numbers from here on are no timers: `FIRST_OF + place` stands before the first timer of a place, and
 /// [`NIL`] behind the last one.
-const FIRST_OF: Slot = NIL - PLACES as Slot;
+const FIRST_OF: Timer = NIL - PLACES as Timer;
 
 /// Timers by the slot numbers of their owners' table.
 #[derive(Clone, Debug)]
@@ -37,15 +42,15 @@ pub(super) struct Wheel {
     /// No occupied place begins before this tick.
     soonest: u64,
     occupied: [u64; LEVELS],
-    heads: Box<[Slot]>,
+    heads: Box<[Timer]>,
     links: Vec<Link>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
     /// [`NIL`] of a timer that is not in.
-    prev: Slot,
-    next: Slot,
+    prev: Timer,
+    next: Timer,
 }
 
 const LOOSE: Link = Link {
@@ -77,7 +82,7 @@ impl Wheel {
     }
 
     /// Puts a timer in. It must not be in already.
-    pub(super) fn insert(&mut self, timer: Slot, due: Timestamp) {
+    pub(super) fn insert(&mut self, timer: Timer, due: Timestamp) {
         let tick = ceil_tick(due).max(self.elapsed + 1);
         if self.links.len() <= timer as usize {
             self.links.resize(timer as usize + 1, LOOSE);
@@ -88,7 +93,7 @@ impl Wheel {
         let is_in = self.links[timer as usize].prev != NIL;
         assert!(!is_in, "timer {timer} is put in twice");
         self.links[timer as usize] = Link {
-            prev: FIRST_OF + place as Slot,
+            prev: FIRST_OF + place as Timer,
             next: head,
         };
         if head != NIL {
@@ -100,7 +105,7 @@ impl Wheel {
     }
 
     /// Takes a timer out; nothing happens if it is not in.
-    pub(super) fn remove(&mut self, timer: Slot) {
+    pub(super) fn remove(&mut self, timer: Timer) {
         let Some(link) = self.links.get_mut(timer as usize) else {
             return;
         };
@@ -148,8 +153,8 @@ impl Wheel {
     pub(super) fn advance(
         &mut self,
         now: Timestamp,
-        due_of: impl Fn(Slot) -> Timestamp,
-        mut fire: impl FnMut(Slot),
+        due_of: impl Fn(Timer) -> Timestamp,
+        mut fire: impl FnMut(Timer),
     ) {
         let now_tick = floor_tick(now);
         loop {
@@ -331,7 +336,7 @@ mod tests {
                             wheel.advance(ms(now), |slot| ms(known[slot as usize].unwrap()), |slot| fired.push(slot));
                         }
                         fired.sort_unstable();
-                        let expected: Vec<Slot> = (0..32).filter(|slot| {
+                        let expected: Vec<Timer> = (0..32).filter(|slot| {
                             due[*slot as usize].is_some_and(|at| at <= now)
                         }).collect();
                         prop_assert_eq!(&fired, &expected);

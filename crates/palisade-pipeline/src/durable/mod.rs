@@ -157,12 +157,12 @@ fn start_on(
 ) -> Result<Authority, Error> {
     let report = opened.report().clone();
     let created = report.last.is_none();
-    let machine = replay(&opened)?.finish();
+    let machine = replay(&opened, seed())?.finish();
     let identity = named(opened.identity())?;
     let wal = opened.into_wal();
     let worked = Arc::new(AtomicBool::new(true));
     let compactor = wal.compactor();
-    let make = move || match compactor.compact(&mut Shadow::default()) {
+    let make = move || match compactor.compact(&mut Shadow::new(seed())) {
         Ok(made) => Ok(made.map(|made| made.bytes)),
         Err(error) => Err(error.to_string()),
     };
@@ -228,7 +228,7 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
 pub fn restore_in_place(dir: &Path) -> Result<Restored, Error> {
     let in_place = InPlace::begin(dir)?;
     let mut replayed = match in_place.snapshot()? {
-        Some(mut snapshot) => from_snapshot(&mut snapshot)?,
+        Some(mut snapshot) => from_snapshot(&mut snapshot, seed())?,
         None => Replay::from_nothing(seed()),
     };
     in_place
@@ -282,7 +282,7 @@ pub struct Restored {
 
 fn leap(dir: &Path, by: u64) -> Result<Restored, Error> {
     let opened = Wal::open(dir, &Options::default())?;
-    let mut replayed = replay(&opened)?;
+    let mut replayed = replay(&opened, seed())?;
     let identity = *opened.identity();
     let mut wal = opened.into_wal();
     let batch = replayed.return_from(Returning::Restored { leap: by });
@@ -326,10 +326,14 @@ fn named(identity: &palisade_wal::Identity) -> Result<Identity, Error> {
     })
 }
 
-fn replay(opened: &Opened) -> Result<Replay, Error> {
+/// The state that a log ends in. `seed` as in [`Machine::new`](palisade_core::Machine::new).
+///
+/// # Errors
+/// [`Error`] if it cannot be read or replayed.
+pub fn replay(opened: &Opened, seed: u64) -> Result<Replay, Error> {
     let mut replay = match opened.snapshot()? {
-        Some(mut snapshot) => from_snapshot(&mut snapshot)?,
-        None => Replay::from_nothing(seed()).expecting(opened.report().bytes),
+        Some(mut snapshot) => from_snapshot(&mut snapshot, seed)?,
+        None => Replay::from_nothing(seed).expecting(opened.report().bytes),
     };
     opened
         .replay(|_, batch| replay.batch(batch))
@@ -344,10 +348,10 @@ fn not_replayed(error: WalReplayError<ReplayError>) -> Error {
     }
 }
 
-fn from_snapshot(reader: &mut SnapshotReader) -> Result<Replay, Error> {
+fn from_snapshot(reader: &mut SnapshotReader, seed: u64) -> Result<Replay, Error> {
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).map_err(Error::Snapshot)?;
-    Ok(Replay::from_snapshot(seed(), &bytes)?)
+    Ok(Replay::from_snapshot(seed, &bytes)?)
 }
 
 /// The log as the pipeline sees it.
@@ -402,13 +406,23 @@ impl Log for OnDisk {
     }
 }
 
-/// A second machine that follows the log.
-#[derive(Default)]
-struct Shadow(Option<Replay>);
+/// A second machine that follows the log, for a snapshot.
+pub struct Shadow {
+    seed: u64,
+    replay: Option<Replay>,
+}
 
 impl Shadow {
+    /// One that has followed nothing. `seed` as in [`Machine::new`](palisade_core::Machine::new).
+    #[must_use]
+    pub fn new(seed: u64) -> Shadow {
+        Shadow { seed, replay: None }
+    }
+
     fn replay(&mut self) -> &mut Replay {
-        self.0.get_or_insert_with(|| Replay::from_nothing(seed()))
+        let seed = self.seed;
+        self.replay
+            .get_or_insert_with(|| Replay::from_nothing(seed))
     }
 }
 
@@ -416,7 +430,7 @@ impl Fold for Shadow {
     type Error = Error;
 
     fn load(&mut self, snapshot: &mut SnapshotReader) -> Result<(), Error> {
-        self.0 = Some(from_snapshot(snapshot)?);
+        self.replay = Some(from_snapshot(snapshot, self.seed)?);
         Ok(())
     }
 

@@ -26,7 +26,7 @@ pub fn events_after(dir: &Path, after: u64, each: &mut dyn FnMut(Told<'_>)) -> R
 
 fn read(log: &Observed<'_>, after: u64, each: &mut dyn FnMut(Told<'_>)) -> Result<(), Error> {
     let mut replay = match log.snapshot()? {
-        Some(mut snapshot) => from_snapshot(&mut snapshot)?,
+        Some(mut snapshot) => from_snapshot(&mut snapshot, seed())?,
         None => Replay::from_nothing(seed()),
     };
     each(Told::Begins(replay.machine().revision()));

@@ -93,14 +93,7 @@ impl Seen {
     /// Tells a process that starts at `now` of CLOCK_BOOTTIME, on a log that ends at `last`, how long the authority was
     /// away.
     pub(super) fn returning(self, last: Timestamp, now: u64) -> Option<Returning> {
-        let passed = Span::from_nanos(now.checked_sub(self.boottime)?);
-        let there = self.at.max(last);
-        let shows = self.at.after(passed);
-        // A log that is ahead of the clock is not the one that this clock stamped.
-        (shows >= there).then(|| Returning::Resumed {
-            served: there.since(last),
-            down: shows.since(there),
-        })
+        Returning::resumed((self.at, self.boottime), last, now)
     }
 
     fn parse(line: &str, boot: &str) -> Option<Seen> {

@@ -7,13 +7,13 @@ use palisade_core::{Acquire, ClientId, Delays, LockName, Outcome, Ttl, Under};
 
 use super::*;
 
-/// A caller, by the number of its request.
+/// A caller, by the number of its request. High ones ask in sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Caller(u32);
 
 impl Address for Caller {
     fn session(&self) -> Option<u64> {
-        None
+        (self.0 % 1_000 >= 500).then(|| u64::from(self.0 % 3))
     }
 
     fn is_gone(&self) -> bool {
@@ -31,6 +31,7 @@ struct Stepper {
     log: Vec<usize>,
     answers: Vec<(u32, Answer)>,
     events: Vec<Timestamp>,
+    full: bool,
 }
 
 impl Inbox<Caller> for Stepper {
@@ -66,6 +67,7 @@ impl Stepper {
             log: Vec::new(),
             answers: Vec::new(),
             events: Vec::new(),
+            full: false,
         };
         let first = vec![Command::Configure(palisade_core::Limits::DEFAULT)];
         stepper.round.open(at(0), WallTime::default(), first);
@@ -84,7 +86,11 @@ impl Stepper {
             wall: WallTime::default(),
             worked: Span::ZERO,
         };
-        self.round.begin(now, Ok(()), Writable::default());
+        let room = match self.full {
+            false => Ok(()),
+            true => Err("the disk is full".to_owned()),
+        };
+        self.round.begin(now, room, Writable::default());
     }
 
     fn fill(&mut self) {
@@ -287,4 +293,114 @@ fn a_batch_does_not_begin_while_it_sleeps() {
     let mut stepper = Stepper::new(false);
     let _ = stepper.round.rest(at(0));
     stepper.begin();
+}
+
+/// Numbers that only the seed decides.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: u64) -> u64 {
+        let Draw(state) = self;
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (*state >> 33) % end
+    }
+
+    fn request(&mut self) -> RequestId {
+        RequestId::from_bytes([self.below(9) as u8; 16])
+    }
+
+    fn grant(&mut self) -> GrantRef {
+        GrantRef {
+            lock: LockName::new(["a", "b", "c"][self.below(3) as usize]).unwrap(),
+            key: LeaseKey::from_bytes(u128::from(self.below(60)).to_be_bytes()),
+            token: None,
+        }
+    }
+
+    fn asks(&mut self) -> Request {
+        let (lock, client) = (["a", "b", "c"][self.below(3) as usize], self.below(5));
+        let ttl = Ttl::from_millis(100 + 900 * self.below(4)).unwrap();
+        let wait = [None, Some(ms(0)), Some(ms(30)), Some(ms(5_000))][self.below(4) as usize];
+        match self.below(10) {
+            0..6 => {
+                let Request::Acquire(wish) = wish(lock, &client.to_string(), ttl, wait) else {
+                    unreachable!("it asks for a lock");
+                };
+                let request = (self.below(4) > 0).then(|| self.request());
+                Request::Acquire(Acquire { request, ..wish })
+            }
+            6 => Request::Release(self.grant()),
+            7 => Request::Renew {
+                grant: self.grant(),
+                ttl: None,
+            },
+            8 => Request::Abandon(self.request()),
+            _ => Request::Advance(ms(self.below(2_000))),
+        }
+    }
+
+    fn input(&mut self, number: u32) -> Input<Caller> {
+        let by = Principal::ANONYMOUS;
+        match self.below(40) {
+            0 => Input::Drain,
+            1 | 2 => Input::Hangup(self.below(4)),
+            3..6 => Input::Gone {
+                by,
+                request: self.request(),
+                may_return: self.below(2) == 0,
+            },
+            6 => Input::Unclaimed(by, self.grant()),
+            _ => Input::Ask(self.asks().into(), Caller(number)),
+        }
+    }
+}
+
+/// Whatever arrives, in whatever order, with a log that is full at times: nothing of it reaches an assertion, nobody is
+/// answered twice, and the loop ends when it is asked to.
+#[test]
+fn nothing_that_arrives_reaches_an_assertion() {
+    let mut granted = 0;
+    for seed in 0..60 {
+        let mut draw = Draw(seed);
+        let mut stepper = Stepper::new(seed % 3 == 0);
+        stepper.round = stepper.round.with_batches_of(160);
+        let mut number = 0;
+        for step in 0..200 {
+            for _ in 0..draw.below(8) {
+                number += 1;
+                let input = draw.input(number);
+                stepper.inputs.push_back(input);
+            }
+            stepper.full = draw.below(10) == 0;
+            assert!(matches!(stepper.work(), Rest::Sleep(_)));
+            if seed % 3 > 0 {
+                let passes = [0, 1, 60, 900][draw.below(4) as usize];
+                stepper.clock.set(stepper.clock.get().after(ms(passes)));
+            }
+            if step % 16 == 0 {
+                let sound = palisade_core::invariants::check(stepper.round.machine());
+                assert_eq!(sound, Ok(()), "seed {seed}, step {step}");
+            }
+        }
+        stepper.full = false;
+        stepper.inputs.push_back(Input::Stop);
+        assert_eq!(stepper.work(), Rest::Over, "seed {seed}");
+        let last = stepper.round.stopped().map(|(to, answer)| (to.0, answer));
+        let mut answers = mem::take(&mut stepper.answers);
+        answers.extend(last);
+        let is_grant = |answer: &Answer| matches!(answer, Answer::Outcome(Outcome::Granted(_)));
+        granted += answers
+            .iter()
+            .filter(|(_, answer)| is_grant(answer))
+            .count();
+        let mut answered: Vec<u32> = answers.into_iter().map(|(to, _)| to).collect();
+        answered.sort_unstable();
+        assert!(
+            answered.windows(2).all(|pair| pair[0] < pair[1]),
+            "seed {seed}"
+        );
+    }
+    assert!(granted > 300, "{granted}");
 }

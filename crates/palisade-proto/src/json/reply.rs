@@ -351,6 +351,12 @@ pub struct CountsBody {
     pub revoked: u64,
     /// How often leases got their full time again because the authority was down or stalled, or another node took over.
     pub graces: u64,
+    /// Refused late writes that were reported, and that the history has; left out without a history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejections_reported: Option<u64>,
+    /// Reports of refused writes whose grant the history does not have; left out without a history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejections_unknown: Option<u64>,
 }
 
 /// The authority's clock.

@@ -196,6 +196,11 @@ impl History {
         }
     }
 
+    /// Whether there is one.
+    pub(super) fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(super) fn counts(&self) -> Counts {
         let Some(open) = &self.0 else {
             return Counts::default();

@@ -116,6 +116,7 @@ impl Metrics {
     /// The counts of the status.
     pub(super) fn counts(&self) -> CountsBody {
         let stats = self.pipeline.stats();
+        let history = self.history.is_kept().then(|| self.history.counts());
         CountsBody {
             since: wall_time(self.started),
             granted: stats.granted.get(),
@@ -123,6 +124,8 @@ impl Metrics {
             expired: stats.expired.get(),
             revoked: stats.revoked.get(),
             graces: stats.graces.get(),
+            rejections_reported: history.map(|counts| counts.recorded),
+            rejections_unknown: history.map(|counts| counts.unknown),
         }
     }
 

@@ -95,6 +95,14 @@ async fn a_report_is_kept_with_the_grant_that_it_is_of() {
         (&of(first)[0]["times"], &of(first)[0]["highest"]),
         (&json!(2), &json!(second))
     );
+    let counts = &server.get("/v1/status").await.json()["counts"];
+    assert_eq!(
+        (
+            &counts["rejections_reported"],
+            &counts["rejections_unknown"]
+        ),
+        (&json!(2), &json!(4))
+    );
     for (name, count) in [("reported", "2"), ("unknown", "4")] {
         let name = format!("palisade_rejections_{name}_total");
         assert_eq!(metric(&server, &name).await, count, "{name}");

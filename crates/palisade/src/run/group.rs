@@ -235,7 +235,7 @@ pub(super) fn as_number(row: &Row) -> u64 {
 pub(super) fn kill_numbered(number: u64) {
     match i32::try_from(number & u64::from(u32::MAX)) {
         Ok(pid @ 1..) => signal_one(pid, Signal::KILL, |now| as_number(now) == number),
-        _ => panic!("{number} is not the number of a process outside the job's group"),
+        _ => unreachable!("{number} is not the number of a process outside the job's group"),
     }
 }
 

@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 import urllib.error
+import uuid
 from pathlib import Path
 from urllib.parse import quote
 
@@ -149,8 +150,18 @@ def shows_one_lock(palisade, folder):
         assert holder["client_id"] == "beta" and holder["fencing_token"] > first["fencing_token"]
         grants = lambda: {row[1]: row[-1] for row in page.rows("Grants")}  # noqa: E731
         until("the end of the first grant", lambda: "the host is gone" in grants().get("alpha", ""))
-        assert grants()["beta"] == "holds it now"
+        until("the second grant", lambda: grants().get("beta") == "holds it now")
         assert tab.locator(".timeline rect").count() >= 1
+        # What is refused later stands with the grant that it is of. The control reads no reports.
+        mute = Page(chromium, server, plant=("rejections: grant.rejections,", "rejections: [],")).open("#/lock/orders%2F7")
+        report = {"resource": "the database", "operation": "UPDATE", "highest": holder["fencing_token"]}
+        report |= {"fencing_token": first["fencing_token"]}
+        assert server.call("v1/locks/orders%2F7/rejections", report)["recorded"]
+        until("the late write", lambda: "UPDATE at the database was refused as late" in grants()["alpha"], said=page.text)
+        assert grants()["beta"] == "holds it now"
+        until("the control has the grants", lambda: any("the host is gone" in row[-1] for row in mute.rows("Grants")))
+        assert "refused" not in mute.tab.locator("main").text_content(), "the control"
+        mute.close()
         # A search by prefix, with the keyboard alone.
         tab.locator("#query").focus()
         tab.keyboard.type("orders/")
@@ -176,6 +187,11 @@ def shows_one_lock(palisade, folder):
             ),
         )
         assert server.call("v1/locks/orders%2F7")["holder"]["client_id"] == "gamma"
+        page.close()
+
+        page = Page(chromium, server).open("#/lock/orders%2F7")
+        until("the late write", lambda: any("refused as late" in row[-1] for row in page.rows("Grants")))
+        page.pictures(folder, "history")
         page.close()
     server.end()
 
@@ -297,7 +313,7 @@ def shows_a_cluster_without_majority(palisade, folder):
 
     def held(lock):
         try:
-            return leader.acquire(lock, f"worker-{lock[-1]}.example", request_id=lock)
+            return leader.acquire(lock, f"worker-{lock[-1]}.example", request_id=str(uuid.uuid5(uuid.NAMESPACE_URL, lock)))
         except OSError:
             return None  # On a busy machine another node may be elected just now.
 
@@ -533,16 +549,24 @@ def shows_long_names(palisade, folder):
             const shown = one.getBoundingClientRect(), end = tail.getBoundingClientRect();
             return end.left - shown.left > 20 && end.width > 20 && end.right <= shown.right + 1;
         })"""
+        cut = """[...document.querySelectorAll('table[aria-label="All locks"] td.name .front')]
+            .map(one => one.scrollWidth > one.clientWidth)"""
         for width in WIDTHS:
             for one in (page, long):
                 one.tab.set_viewport_size({"width": width, "height": 900})
             assert max(page.tab.evaluate(tall)) < 40, page.tab.evaluate(tall)
             assert page.tab.evaluate(ends) == [True] * 3, f"both ends are shown at {width}"
+            assert page.tab.evaluate(cut) == [True] * 3, f"the middle is left out at {width}"
             assert long.tab.evaluate(ends) != [True] * 3, "the control"
         assert {row[0] for row in page.rows("All locks")} == set(names), "a copy is the whole name"
         page.pictures(folder, "long-names")
         page.tab.get_by_role("link", name=names[0], exact=True).first.click()
         until("its page", lambda: page.rows("Holder"))
+        server.acquire("worker-1.example", "worker-1.example")
+        wide = Page(chromium, server).open("#/find/worker")
+        until("a name that has room", lambda: wide.rows("Locks that begin with worker"))
+        assert wide.tab.evaluate("[...document.querySelectorAll('.front')].map(one => one.scrollWidth > one.clientWidth)") == [False] * 2
+        wide.close()
         assert page.tab.locator("h1").text_content() == names[0]
         page.pictures(folder, "long-name")
         for one in (page, long):

@@ -6,7 +6,7 @@
 
 A holder gets `text` from `grant.sequencer()`. It does not expire: the fence still compares its token with the highest
 one, and no bound of a jump applies to it. When the authority's keys change, make new `Keys`. They need the package
-cryptography: `pip install 'palisade[sequencer]'`."""
+cryptography: `pip install 'palisade-client[sequencer]'`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Keys:
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
         except ImportError:
             raise ImportError(
-                "sequencers are checked with the package cryptography: pip install 'palisade[sequencer]'"
+                "sequencers are checked with the package cryptography: pip install 'palisade-client[sequencer]'"
             ) from None
         self._invalid_signature = InvalidSignature
         found = _object((jwks.encode(errors="replace") if isinstance(jwks, str) else jwks).strip())

@@ -1,15 +1,12 @@
 //! The authority's directory: the real log over a storage that fails as real ones do.
 
-use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
 use palisade_pipeline::Returning;
+use palisade_pipeline::durable::{Shadow, replay};
 use palisade_pipeline::replay::Replay;
 use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
-use palisade_wal::{
-    CreateOptions, Fold, Id, OpenError, Options, Seq, SnapshotReader, SnapshotWriter, Wal,
-    backup_on, restore_on,
-};
+use palisade_wal::{CreateOptions, Id, OpenError, Options, Wal, backup_on, restore_on};
 
 use crate::sim::rng::Rng;
 
@@ -154,14 +151,7 @@ fn open(storage: &SimStorage, seed: u64) -> Result<Opened, String> {
     let opened = Wal::open_or_create_on(Arc::new(storage.clone()), &create, &options());
     let opened = opened.map_err(text)?;
     let returning = opened.report().last.is_some();
-    let snapshot = opened.snapshot().map_err(|error| error.to_string())?;
-    let mut replay = match snapshot {
-        Some(mut snapshot) => from_snapshot(&mut snapshot, seed)?,
-        None => Replay::from_nothing(seed),
-    };
-    opened
-        .replay(|_, batch| replay.batch(batch))
-        .map_err(|error| error.to_string())?;
+    let replay = replay(&opened, seed).map_err(|error| error.to_string())?;
     Ok(Opened {
         wal: opened.into_wal(),
         replay,
@@ -173,47 +163,10 @@ fn options() -> Options {
     Options::small(4 << 10)
 }
 
-fn from_snapshot(snapshot: &mut SnapshotReader, seed: u64) -> Result<Replay, String> {
-    let mut bytes = Vec::new();
-    snapshot
-        .read_to_end(&mut bytes)
-        .map_err(|error| error.to_string())?;
-    Replay::from_snapshot(seed, &bytes).map_err(|error| error.to_string())
-}
-
 /// Makes a snapshot by replaying sealed log, like the server's background thread; a failure changes nothing. `true` if
 /// there is a new one.
 pub(crate) fn compact(wal: &Wal) -> bool {
     let compactor = wal.compactor();
     compactor.sealed_bytes() >= SNAPSHOT_AFTER
-        && matches!(compactor.compact(&mut Shadow(None)), Ok(Some(_)))
-}
-
-struct Shadow(Option<Replay>);
-
-impl Shadow {
-    fn replay(&mut self) -> &mut Replay {
-        self.0.get_or_insert_with(|| Replay::from_nothing(0))
-    }
-}
-
-impl Fold for Shadow {
-    type Error = String;
-
-    fn load(&mut self, snapshot: &mut SnapshotReader) -> Result<(), String> {
-        self.0 = Some(from_snapshot(snapshot, 0)?);
-        Ok(())
-    }
-
-    fn apply(&mut self, _: Seq, batch: &[u8]) -> Result<(), String> {
-        self.replay()
-            .batch(batch)
-            .map_err(|error| error.to_string())
-    }
-
-    fn save(&mut self, out: &mut SnapshotWriter) -> Result<(), String> {
-        self.replay()
-            .snapshot(|bytes| out.write_all(bytes))
-            .map_err(|error| error.to_string())
-    }
+        && matches!(compactor.compact(&mut Shadow::new(0)), Ok(Some(_)))
 }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use palisade_core::{Away, Command, Limits, Span, Timestamp, WallTime, limits};
 use palisade_pipeline::orderer::{Moment, Released};
-use palisade_pipeline::round::{Rest, Write};
-use palisade_pipeline::{Answer, Writable};
+use palisade_pipeline::round::Rest;
+use palisade_pipeline::{Answer, Returning, Writable, first_commands, take_over};
 use palisade_wal::testing::Loss;
 
 use super::clock::MachineClock;
@@ -133,19 +133,18 @@ impl Authority {
             }
             _ => replay.finish(),
         };
-        let led = self.led && !restored;
+        let (led, last, local) = (self.led && !restored, machine.now(), self.clock.nanos());
         let known = self.sign.filter(|_| !led && !restored);
-        let resumed = known.and_then(|sign| resumed(sign, machine.now(), self.clock.nanos()));
-        let (now, down) = resumed.map_or((machine.now(), None), |(now, down)| (now, Some(down)));
+        let resumed = known.and_then(|sign| Returning::resumed(sign, last, local));
+        let returns = resumed.unwrap_or(Returning::Restarted);
+        let (now, down) = match returns {
+            Returning::Resumed { down, .. } => (returns.clock(last), down),
+            _ => (returns.clock(last), Span::ZERO),
+        };
         let waiting = if led { waiting(&machine) } else { Vec::new() };
         if std::mem::replace(&mut self.was_here, true) {
-            let recovered = recovered(
-                &machine,
-                (now, down.unwrap_or(Span::ZERO)),
-                restored,
-                &waiting,
-                &mut self.lab.ids,
-            );
+            let ids = &mut self.lab.ids;
+            let recovered = recovered(&machine, (now, down), restored, &waiting, ids);
             self.lab.facts.push(recovered);
         }
         let machine = match self.lab.mutant {
@@ -153,19 +152,19 @@ impl Authority {
             Some(Mutant::ExtendedForEver) => seams::forget_extensions(&machine)?,
             _ => machine,
         };
-        let mut process = Process::new(machine, wal, (now, self.clock.nanos()), self.lab.mutant);
-        let grace = returning && self.lab.mutant != Some(Mutant::NoGrace);
-        let away = match down {
-            _ if led => Away::Led,
-            Some(down) => Away::Down(down),
-            None => Away::Restarted,
+        let mut process = Process::new(machine, wal, (now, local), self.lab.mutant);
+        let mut first = match returning && led {
+            true => take_over(Limits::DEFAULT),
+            false => first_commands(returning.then_some(returns), Limits::DEFAULT),
         };
-        let mut first = Vec::from_iter(grace.then_some(Command::Grace(away)));
+        if self.lab.mutant == Some(Mutant::NoGrace) {
+            first.retain(|command| !matches!(command, Command::Grace(_)));
+        }
         first.extend(seams::of_orphans(waiting, self.lab.mutant));
-        first.push(Command::Configure(Limits::DEFAULT));
         let now = process.now(self.clock.nanos());
         process.round.open(now, self.wall(), first);
         process.follow(&mut self.lab);
+        process.end_batch(self.lab.mutant);
         self.process = Some(process);
         if let Err(why) = self.finish() {
             self.process = None;
@@ -273,12 +272,13 @@ impl Authority {
         };
         process.round.fill(&mut intake);
         intake.report(process.round.orderer());
+        process.end_batch(self.lab.mutant);
     }
 
     /// Whether the current round has something to sync.
     pub(crate) fn has_batch(&self) -> bool {
         let process = self.process.as_ref();
-        process.is_some_and(|process| !process.follower.batch.is_empty())
+        process.is_some_and(|process| !process.batch.is_empty())
     }
 
     /// The second half: the sync, and the effects that become visible after it.
@@ -288,16 +288,10 @@ impl Authority {
             return Ok(Rest::Over);
         };
         let mutant = self.lab.mutant;
-        let follower = &mut process.follower;
         let is_out = std::mem::take(&mut self.is_out);
-        assert!(
-            mutant.is_some()
-                || matches!(process.round.write(), Write::Entry(batch) if batch == follower.batch)
-                || (follower.batch.is_empty() && !matches!(process.round.write(), Write::Entry(_))),
-            "the follower has the batch"
-        );
-        if !follower.batch.is_empty() {
-            let committed = process.wal.commit(&follower.batch);
+        let batch = std::mem::take(&mut process.batch);
+        if !batch.is_empty() {
+            let committed = process.wal.commit(&batch);
             if let Err(error) = committed
                 && mutant != Some(Mutant::FailedSyncIgnored)
             {
@@ -310,7 +304,6 @@ impl Authority {
                 self.lab.facts.push(Fact::Snapshot);
             }
         }
-        follower.end_batch();
         let alive = process.round.alive();
         if !is_out {
             self.let_out();
@@ -377,9 +370,9 @@ impl Authority {
     pub(crate) fn die(&mut self, power: bool, chance: u64) {
         let mut rng = Rng::new(chance);
         if let Some(mut process) = self.process.take()
-            && !process.follower.batch.is_empty()
+            && !process.batch.is_empty()
         {
-            let batch = &process.follower.batch;
+            let batch = &process.batch;
             match rng.below(4) {
                 0 => {}
                 1 => drop(process.wal.commit(batch)),
@@ -419,12 +412,4 @@ impl Authority {
         let since_boot = (self.clock.nanos() / 1_000_000) as i64;
         WallTime(self.wall_ms.saturating_add(since_boot).max(0) as u64)
     }
-}
-
-/// For a process that starts at `local` on a log that ends at `last`: the time on the authority's clock, and how long
-/// there was no process.
-fn resumed((at, then): (Timestamp, u64), last: Timestamp, local: u64) -> Option<(Timestamp, Span)> {
-    let there = at.max(last);
-    let shows = at.after(Span::from_nanos(local.checked_sub(then)?));
-    (shows >= there).then(|| (shows, shows.since(there)))
 }

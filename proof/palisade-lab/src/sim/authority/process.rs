@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use palisade_core::{Away, Machine, Span, Timestamp};
 use palisade_pipeline::orderer::Presence;
-use palisade_pipeline::round::{Rest, Round};
+use palisade_pipeline::round::{Rest, Round, Write};
 use palisade_wal::Wal;
 
-use super::Lab;
 use super::caller::{Caller, Incoming};
 use super::follower::Follower;
 use super::intake::Coming;
+use super::{Lab, seams};
 use crate::sim::mutants::Mutant;
 
 /// The size of the orderer's batches, small enough that some rounds need several, and the room requested for one.
@@ -22,6 +22,8 @@ pub(super) struct Process {
     pub(super) round: Round<Caller>,
     pub(super) follower: Follower,
     pub(super) wal: Wal,
+    /// The bytes for the log; empty if nothing changed.
+    pub(super) batch: Vec<u8>,
     pub(super) inbox: VecDeque<Incoming>,
     pub(super) coming: Coming,
     /// The true absences, whatever a mutant tells the loop.
@@ -53,6 +55,7 @@ impl Process {
             follower: Follower::new(machine.clone(), mutant),
             round: Round::new(machine, false).with_batches_of(BATCH_BYTES),
             wal,
+            batch: Vec::new(),
             inbox: VecDeque::new(),
             coming: Coming::default(),
             truth: Presence::new(now),
@@ -126,6 +129,14 @@ impl Process {
         let orderer = self.round.orderer();
         self.follower
             .follow(orderer, None, &mut lab.ids, &mut lab.facts);
+    }
+
+    /// The batch has everything that goes into it.
+    pub(super) fn end_batch(&mut self, mutant: Option<Mutant>) {
+        self.follower.end_batch();
+        if let Write::Entry(entry) = self.round.write() {
+            self.batch = seams::logged(entry, mutant);
+        }
     }
 
     /// From now on it is busy with one thing for a while.

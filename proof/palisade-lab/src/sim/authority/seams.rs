@@ -2,10 +2,11 @@
 
 use palisade_core::machine::{GrantRecord, Record, ShareRecord};
 use palisade_core::{
-    Acquire, Away, Command, Delays, Ending, GrantId, GrantRef, Granted, LockMode, LockName,
+    Acquire, Away, Command, Delays, Ending, Entry, GrantId, GrantRef, Granted, LockMode, LockName,
     Machine, Outcome, Permits, Principal, Renewed, RequestId, Slots, Span, Timestamp, Token, Ttl,
     Under, Wish, set_of,
 };
+use palisade_pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
 use palisade_pipeline::orderer::Moment;
 use palisade_pipeline::{Answer, Asked, KeepsPlace, Request};
 
@@ -399,6 +400,36 @@ pub(super) fn moment(
             ..now
         },
     }
+}
+
+/// The bytes for the log. A mutant leaves withdrawals out.
+pub(super) fn logged(entry: &[u8], mutant: Option<Mutant>) -> Vec<u8> {
+    if mutant != Some(Mutant::WithdrawalNotLogged) {
+        return entry.to_vec();
+    }
+    let (mut batch, mut by) = (Vec::new(), Principal::ANONYMOUS);
+    let decoded = decode_batch(
+        entry,
+        |Entry {
+             at,
+             wall,
+             by: asks,
+             command,
+         }| {
+            if matches!(command, Command::Withdraw(_)) {
+                return;
+            }
+            if batch.is_empty() {
+                encode_head(&mut batch, at, wall);
+            }
+            if std::mem::replace(&mut by, asks) != asks {
+                encode_by(&mut batch, asks);
+            }
+            encode_command(&mut batch, &command);
+        },
+    );
+    assert!(decoded.is_ok(), "a batch was encoded a moment ago");
+    batch
 }
 
 /// The fact that a request arrived, if it may end a grant.

@@ -91,5 +91,6 @@ function parsed(event) {
     const colon = line.indexOf(": ");
     return [line.slice(0, colon), line.slice(colon + 2)];
   }));
-  return fields.event && { kind: fields.event, id: fields.id, at: new Date(), ...JSON.parse(fields.data) };
+  const data = fields.event && JSON.parse(fields.data);
+  return data && { kind: fields.event, id: fields.id, at: new Date(data.time ?? Date.now()), ...data };
 }

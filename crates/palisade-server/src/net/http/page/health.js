@@ -299,7 +299,7 @@ export function nodes() {
     return dot("good", node.round_trip_us === null ? "connected" : `connected, ${(node.round_trip_us / 1_000).toFixed(1)} ms`);
   };
   const behind = (node) => node.matched === null || view.last === null || view.last === node.matched ? null
-    : ` · ${number(view.last - node.matched)} entries behind`;
+    : ` · ${number(view.last - node.matched)} behind`;
   const url = (node) => node.connected === null ? node.url ?? node.peer : pageOf(node);
   return el("ul", { class: "nodes", "aria-label": "Nodes" }, view.members.map((node) => card(
     el("span", { title: node.node }, nameOf(node)), node.connected === null ? `${role(node)} · this node` : role(node),

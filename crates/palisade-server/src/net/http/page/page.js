@@ -14,6 +14,7 @@ import * as health from "./health.js";
 
 const SETTLE = 300;           // Changes that come close together cause one question.
 const SHOWN_CHANGES = 40;
+const SHOWN_GRANTS = 30;
 
 const main = document.getElementById("main");
 const footer = document.getElementById("footer");
@@ -183,11 +184,10 @@ function statusFigures(status, ranked) {
     ["next token", status.next_token === null ? "none left" : number(status.next_token)]);
 }
 
+/** A moment of today by its time, an earlier one with its day. */
+const moment = (at) => at.toDateString() === new Date().toDateString() ? clock(at) : `${at.toLocaleDateString("sv-SE")} ${clock(at)}`;
 /** When the server that counts was started. */
-function startOf({ since: text }) {
-  const at = new Date(text);
-  return at.toDateString() === new Date().toDateString() ? clock(at) : text.slice(0, 10);
-}
+const startOf = (counts) => moment(new Date(counts.since));
 
 /** Writes that a resource refused because a newer holder had been there. */
 function lateWrites() {
@@ -215,7 +215,7 @@ function firstSteps() {
 
 function changesTable(changes) {
   return table("Changes", [
-    ["time", "number", (change) => clock(change.at)],
+    ["time", "number", (change) => clock(change.time ? new Date(change.time) : change.at)],
     ["change", "", (change) => el("span", { class: change.kind }, change.kind)],
     ["lock", "name", (change) => change.kind === "missed" ? "" : lockLink(change.resource_id)],
     ["token", "number wide", (change) => change.kind === "missed" ? "" : number(change.fencing_token)],
@@ -234,6 +234,12 @@ function overview() {
   const drawFeed = () => part.feed.fresh({ came: performance.now(), at: new Date() },
     section("Changes", "as they become durable", refusal ? el("p", { class: "notice" }, refusal)
       : recent.length === 0 ? empty("None since this page was opened.") : changesTable(recent)));
+  const drawFigures = () => {
+    const { status } = health.last();
+    if (!status || health.isOld.status()) return;
+    part.figures.fresh(status, statusFigures(status, ranked));
+    part.late.fresh(status, lateWrites());
+  };
   const list = listing("", part.list, (answer, none) => {
     for (const one of [part.ranking, part.list]) one.element.hidden = none;
     part.first.fresh(answer, none ? firstSteps() : null);
@@ -259,10 +265,7 @@ function overview() {
       shown = key;
       if (cluster && health.isOld.cluster()) part.nodes.old();
       if (status && health.isOld.status()) for (const one of [part.figures, part.late]) one.old();
-      else if (status && status !== part.figures.answer) {
-        part.figures.fresh(status, statusFigures(status, ranked));
-        part.late.fresh(status, lateWrites());
-      }
+      else if (status !== part.figures.answer) drawFigures();
       if (!health.silent() && part.feed.isOld()) drawFeed();
     },
     load: async (signal) => {
@@ -272,7 +275,9 @@ function overview() {
           ranked = null;
           throw error;
         });
-        if (!signal.aborted) part.ranking.fresh(ranked, ranking(ranked));
+        if (signal.aborted) return;
+        part.ranking.fresh(ranked, ranking(ranked));
+        drawFigures();
       });
     },
   });
@@ -348,10 +353,13 @@ function lockView(name) {
     after: "0",
     changes: (changes) => grants.add(changes),
     load: (signal) => reads(part, signal, async () => {
-      const lock = await get(`v1/locks/${encodeURIComponent(name)}`);
+      // A server without a history shows the events that it still has.
+      const known = (error) => error instanceof Refused && error.status !== 401 ? null : Promise.reject(error);
+      const [lock, past] = await Promise.all([get(`v1/locks/${encodeURIComponent(name)}`),
+        get(`v1/history?lock=${encodeURIComponent(name)}&limit=${SHOWN_GRANTS}`).catch(known)]);
       if (signal.aborted) return;
       grants.now(lock);
-      part.fresh(lock, ...lockParts(lock), grants.drawn());
+      part.fresh(lock, ...lockParts(lock), past ? drawnHistory(past) : grants.drawn());
     }),
   });
 }
@@ -405,7 +413,6 @@ function lockParts(lock) {
 class Grants {
   constructor(name) {
     this.name = name;
-    this.opened = Date.now();
     this.known = new Map();
     this.missed = 0;
   }
@@ -416,11 +423,9 @@ class Grants {
       // An opening is about the lock, and changes no grant.
       if (change.resource_id !== this.name || change.kind === "opened") continue;
       const id = change.grant_id ?? change.fencing_token;
-      // The times of replayed events are unknown.
-      const live = Date.now() - this.opened > 1_500;
       const grant = this.known.get(id) ?? { id, token: change.fencing_token, client: change.client_id };
-      if (change.kind === "granted") grant.from ??= live ? change.at.getTime() : undefined;
-      else if (change.kind !== "proclaimed") Object.assign(grant, { how: change.kind, reason: change.reason, to: live ? change.at.getTime() : undefined });
+      if (change.kind === "granted") grant.from ??= change.at.getTime();
+      else if (change.kind !== "proclaimed") Object.assign(grant, { how: change.kind, reason: change.reason, to: change.at.getTime() });
       this.known.set(id, grant);
     }
     const oldest = [...this.known.keys()].slice(0, -200);
@@ -441,17 +446,35 @@ class Grants {
   drawn() {
     const grants = [...this.known.values()].sort((one, other) => other.id - one.id);
     const note = this.missed > 0 ? "earlier ones are no longer known" : "";
-    if (grants.length === 0) return section("Grants", note, empty("None is known."));
-    const time = (at) => at === undefined ? "" : clock(new Date(at));
-    return section("Grants", note, timeline(grants), table("Grants", [
-      ["token", "number", (grant) => number(grant.token)],
-      ["client", "client", (grant) => short(grant.client)],
-      ["granted at", "number", (grant) => time(grant.from)],
-      ["for", "number", (grant) => grant.from && grant.to ? span(grant.to - grant.from) : ""],
-      ["state", "", (grant) => el("span", { class: grant.how ?? "granted" },
-        grant.how ? grant.how + why(grant) : "holds it now")],
-    ], grants.slice(0, 30)));
+    return drawnGrants(grants.slice(0, SHOWN_GRANTS), note);
   }
+}
+
+function drawnGrants(grants, note) {
+  if (grants.length === 0) return section("Grants", note, empty("None is known."));
+  const late = (grant) => (grant.rejections ?? []).map((one) => el("p", { class: "late" },
+    `${one.operation || "a write"} at ${one.resource} was refused as late${one.times > 1 ? `, ${number(one.times)} times` : ""}: `
+    + `it had seen token ${number(one.highest)}; reported ${moment(new Date(one.reported_at))}`));
+  return section("Grants", note, timeline(grants), table("Grants", [
+    ["token", "number", (grant) => number(grant.token)],
+    ["client", "client slim", (grant) => short(grant.client)],
+    ["waited", "number wide", (grant) => grant.waited ? span(grant.waited) : ""],
+    ["granted at", "number", (grant) => grant.from === undefined ? "" : moment(new Date(grant.from))],
+    ["for", "number wide", (grant) => grant.from && grant.to ? span(grant.to - grant.from) : ""],
+    ["state", "", (grant) => [el("span", { class: grant.how ?? "granted" },
+      grant.how ? (grant.by ? `${grant.how} by ${grant.by}` : grant.how) + why(grant) : "holds it now"), late(grant)].flat()],
+  ], grants));
+}
+
+/** The grants as the history has them, which knows more than the events: waits, ends of long ago, refused late writes. */
+function drawnHistory({ grants, gaps = [], next_cursor: more }) {
+  const rows = grants.map((grant) => ({
+    id: grant.grant_id ?? grant.fencing_token, token: grant.fencing_token, client: grant.client_id, waited: grant.waited_ms,
+    from: Date.parse(grant.granted_at), to: grant.ended && Date.parse(grant.ended.at), how: grant.ended?.how,
+    by: grant.ended?.by, reason: grant.ended?.reason, rejections: grant.rejections,
+  }));
+  const note = gaps.length > 0 ? `the history lacks ${number(gaps.length)} ranges of changes` : more ? `the last ${SHOWN_GRANTS}` : "";
+  return drawnGrants(rows, note);
 }
 
 /** Grants whose times are known, on one axis that ends now. */
@@ -459,7 +482,8 @@ function timeline(grants) {
   const timed = grants.filter((grant) => grant.from !== undefined && (grant.to !== undefined || !grant.how)).slice(0, 12)
     .reverse();
   if (timed.length === 0) return null;
-  const now = Date.now();
+  // The times are the server's, whose clock may be ahead of this one.
+  const now = Math.max(Date.now(), ...timed.map((grant) => grant.to ?? grant.from));
   const begin = Math.min(...timed.map((grant) => grant.from), now - 10_000);
   const [width, row, label] = [900, 22, 16];
   const x = (at) => ((at - begin) / (now - begin)) * width;

@@ -5,7 +5,7 @@ go 1.26
 require (
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/google/uuid v1.6.0
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (
@@ -13,5 +13,5 @@ require (
 	github.com/robfig/cron/v3 v3.0.1 // indirect
 )
 
-// Nobody owns the path palisade.example: the modules come from one checkout of the repository.
-replace palisade.example/palisade => ../../go
+// For work in the repository: who depends on this module does not see it.
+replace palisade.example/palisade => ..

@@ -1,5 +1,5 @@
 // The tests of client-go's leaderelection_test.go, with its own elector, whose unexported methods they call, and Palisade in
-// the place of the API server. ../../check copies client-go's package beside this file. The names and the expectations are
+// the place of the API server. clients/go-frameworks/check copies client-go's package beside this file. The names and the expectations are
 // client-go's; a comment says where Palisade differs.
 //
 // Left out: coordinated elections, which are not supported; the form of a Lease object; the health check, which knows no lock;

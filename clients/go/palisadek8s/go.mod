@@ -1,13 +1,11 @@
-// Not published before 0.1.0: depend on it with a replace, as docs/use/kubernetes.md shows.
-module palisade.example/palisade/kubefence
+module palisade.example/palisade/palisadek8s
 
 go 1.26.0
 
 require (
-	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (
@@ -35,6 +33,7 @@ require (
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
+	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
@@ -47,6 +46,7 @@ require (
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
+	k8s.io/api v0.37.2 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
@@ -56,4 +56,5 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace palisade.example/palisade => ../go
+// For work in the repository: who depends on this module does not see it.
+replace palisade.example/palisade => ..

@@ -4,7 +4,7 @@ go 1.26
 
 require (
 	github.com/jackc/pgx/v5 v5.13.0
-	palisade.example/palisade v0.0.0
+	palisade.example/palisade v0.1.0
 )
 
 require (
@@ -15,5 +15,5 @@ require (
 	golang.org/x/text v0.41.0 // indirect
 )
 
-// Nobody owns the path palisade.example: the modules come from one checkout of the repository.
-replace palisade.example/palisade => ../../go
+// For work in the repository: who depends on this module does not see it.
+replace palisade.example/palisade => ..

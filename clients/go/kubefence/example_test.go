@@ -54,7 +54,7 @@ func TestTheExampleOfThePageClaimsAndWrites(t *testing.T) {
 	if _, body := s.last(); strings.Join(methods, " ") != "POST PATCH PUT" || !strings.Contains(body, `"replicas":2`) {
 		t.Errorf("%v, the last one: %s", methods, body)
 	}
-	page, err := os.ReadFile("../../docs/use/kubernetes.md")
+	page, err := os.ReadFile("../../../docs/use/kubernetes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
