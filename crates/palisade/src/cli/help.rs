@@ -199,7 +199,7 @@ Example:
 pub(super) const OPEN: &str = "\
 Opens a lock that nobody holds and that is closed: by the lock-delay of a grant that ended, or by its at-least-for.
 
-The next request is granted it at once. What the former holder may still be doing goes on, so look at that first.";
+The next request is granted it at once. The former holder may still be at work, so look at that first.";
 
 pub(super) const OPEN_AFTER: &str = "\
 Exit status: 0 opened, 123 not closed, 125 palisade failed
@@ -273,7 +273,7 @@ Examples:
   palisade serve --config /etc/palisade/palisade.toml";
 
 pub(super) const CONFIG_SHOW_AFTER: &str = "\
-A flag wins over an environment variable (PALISADE_MIN_TTL for --min-ttl), and that over the file. What is printed is a
+A flag wins over an environment variable (PALISADE_MIN_TTL for --min-ttl), and that over the file. The output is a
 settings file again; a setting behind # has no value.
 
 Examples:

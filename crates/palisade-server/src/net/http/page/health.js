@@ -214,7 +214,7 @@ export function notices() {
       "Free some space there; the node goes on by itself.");
   } else if (diskFull() && !unreachable()) {
     add("stops", "disk", "disk full", "The disk is full: nothing is granted or renewed.",
-      "What is held stays held. Free some space on the disk of the data directory (see ", el("code", {}, "df -h"),
+      "Held locks stay held. Free some space on the disk of the data directory (see ", el("code", {}, "df -h"),
       "); the server goes on by itself, without a restart. Delete nothing in that directory.");
   }
   if (status.last?.next_token === null) {
