@@ -192,7 +192,7 @@ impl History {
                     "the history cannot be read; the server's log says why",
                 ))
             }
-            Err(_) => Err(unavailable("the server stops")),
+            Err(_) => Err(unavailable("the server is stopping")),
         }
     }
 
@@ -307,7 +307,7 @@ impl Writer {
         if let Some(aside) = ledger.set_aside() {
             tracing::warn!(
                 aside = %aside.display(),
-                "the history's file was damaged, or another authority's; it was renamed, and a new history begins"
+                "the history's file is damaged, or of another authority; it was renamed, and a new history begins"
             );
         }
         if ledger.is_restored() {
@@ -483,7 +483,7 @@ impl Writer {
             return Ok(());
         }
         self.fails(&format!(
-            "its disk has {} MiB free, and the last {} MiB are left to the log",
+            "its disk has {} MiB free, and the last {} MiB are reserved for the log",
             free >> 20,
             least >> 20
         ));
@@ -532,7 +532,7 @@ impl Writer {
             tracing::warn!(
                 file,
                 why,
-                "the history stops until its disk takes it; locks are granted all the same"
+                "the history stops until its disk takes writes again; locks are still granted"
             );
         }
     }

@@ -162,7 +162,7 @@ pub(crate) enum OnDeadline {
     /// SIGTERM a --grace before the deadline, SIGKILL at it
     Kill,
     /// Stop it a --grace before the deadline. It goes on if the authority then acknowledges the same token, and is
-    /// killed otherwise. A frozen command keeps its database locks and its locks on files, and others wait for them
+    /// killed otherwise. A frozen command keeps its database locks and file locks, and others wait for them
     Freeze,
 }
 
@@ -176,7 +176,7 @@ pub(crate) struct RunArgs {
     /// the ttl if that is shorter].
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
-    /// The end of a command whose lock is not renewed in time.
+    /// The fate of a command whose lock is not renewed in time.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnDeadline::Kill)]
     pub(crate) on_deadline: OnDeadline,
     /// Run this with `sh -c` if the lock was lost, after the job is dead.

@@ -41,16 +41,16 @@ SIGKILL at the deadline, so that no process of it is alive when another client c
 deadline is counted from before the last acknowledged renewal was sent, on a clock that counts suspend. If \
 the server says that the lease is gone, SIGTERM is sent at once, and SIGKILL after the grace.
 
-With --on-deadline freeze a command whose lease is not renewed in time gets SIGSTOP instead, one grace period before the \
-deadline. It goes on if the authority acknowledges the same token later, and is killed if it answers anything else, if not \
-every thread is seen stopped by the deadline, or if anybody else continues a process of it. WARNING: a frozen command keeps \
-its database locks, its locks on files and its connections for as long as the authority does not answer; --timeout bounds that.
+With --on-deadline freeze, a command whose lease is not renewed in time gets SIGSTOP instead, one grace period before the \
+deadline. It goes on if the authority later acknowledges the same token. It is killed if the authority answers anything \
+else, if a thread is not seen stopped by the deadline, or if anybody else continues one of its processes. WARNING: a frozen \
+command keeps its database locks, file locks and connections for as long as the authority does not answer; --timeout bounds that.
 
 When the command has ended, what it left behind is ended too (SIGTERM, and SIGKILL after the grace), with a line that \
 names it; only then is the lock released. If palisade itself is killed with SIGKILL, the command dies with it, and a second \
-process releases the lock once nothing of the job is alive; if it cannot be certain of that, or with --lock-delay, the lease ends by itself. Only \
-the fence at the \
-resource can reject a write that is already in flight: pass it $PALISADE_FENCING_TOKEN.
+process releases the lock once nothing of the job is alive. If it cannot be certain of that, or with --lock-delay, the \
+lease ends by itself. Only the fence at the resource can reject a write that is already in flight: pass it \
+$PALISADE_FENCING_TOKEN.
 
 A process that leaves the group (a daemon) is found and ended too, unless palisade itself was \
 killed with SIGKILL. A set-user-id command keeps running if both palisade and its watchdog are killed.";
@@ -199,7 +199,7 @@ Example:
 pub(super) const OPEN: &str = "\
 Opens a lock that nobody holds and that is closed: by the lock-delay of a grant that ended, or by its at-least-for.
 
-The next request is granted it at once. What the former holder may still be doing goes on, so look at that first.";
+The next request is granted it at once. The former holder may still be at work, so look at that first.";
 
 pub(super) const OPEN_AFTER: &str = "\
 Exit status: 0 opened, 123 not closed, 125 palisade failed
@@ -233,9 +233,9 @@ Examples:
   palisade show nightly --exit-code >/dev/null && echo it runs";
 
 pub(super) const HISTORY_AFTER: &str = "\
-Each grant is a block: who held the lock, since when, how long it had waited, when it was last renewed, how it ended and \
-why, and the writes that a resource refused because a newer holder had claimed. Grants that last come first, then the \
-latest end. A range of changes that the server did not see is a warning, never silence.
+Each grant is a block. It says who held the lock and since when, how long the request waited, when the lease was last \
+renewed, how and why it ended, and which writes a resource refused because a newer holder had claimed. Grants that are \
+still held come first, then the latest to end. If the history missed changes, a warning names them.
 
 Examples:
   palisade history orders --since 24h
@@ -273,7 +273,7 @@ Examples:
   palisade serve --config /etc/palisade/palisade.toml";
 
 pub(super) const CONFIG_SHOW_AFTER: &str = "\
-A flag wins over an environment variable (PALISADE_MIN_TTL for --min-ttl), and that over the file. What is printed is a
+A flag wins over an environment variable (PALISADE_MIN_TTL for --min-ttl), and that over the file. The output is a
 settings file again; a setting behind # has no value.
 
 Examples:
@@ -403,11 +403,12 @@ Examples:
   curl http://127.0.0.1:7423/v1/fences";
 
 pub(super) const FENCE_K8S_AFTER: &str = "\
-It connects to nothing: apply what it prints, and again after a change. Kubernetes 1.30 or newer.
+This command connects to nothing: apply the output with kubectl, and again after each change. It needs Kubernetes 1.30 or \
+newer.
 
-The holders' program carries its token with each request, and claims each object before it reads it: docs/use/kubernetes.md.
-Creations are not fenced. Requests to /scale, /eviction and /binding are refused, except those of the exempt: change the \
-object itself.
+A holder must send its token with each request, and claim each object before it reads it: docs/use/kubernetes.md.
+Creations are not fenced. Requests to /scale, /eviction and /binding are refused for all but the exempt: change the object \
+itself.
 
 Examples:
   palisade fence k8s deployments.apps configmaps -n shop --service-account shop:deployer | kubectl apply -f -

@@ -17,25 +17,25 @@ use super::value;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::HISTORY_AFTER)]
 pub(crate) struct HistoryArgs {
-    /// The lock; all locks without it.
+    /// The lock [default: all locks].
     #[arg(value_name = "LOCK", value_parser = value::lock, conflicts_with = "prefix")]
     lock: Option<palisade_core::LockName>,
     /// Only locks whose names start with this.
     #[arg(long, value_name = "PREFIX", default_value = "")]
     prefix: String,
-    /// Held at or after this instant, or so long ago: 2026-11-28T02:00:00Z, 24h.
+    /// Only grants held at or after this instant, or this long ago: 2026-11-28T02:00:00Z, 24h.
     #[arg(long, value_name = "WHEN", value_parser = instant)]
     since: Option<String>,
-    /// Granted at or before this instant, or so long ago.
+    /// Only grants made at or before this instant, or this long ago.
     #[arg(long, value_name = "WHEN", value_parser = instant)]
     until: Option<String>,
-    /// With this fencing token.
+    /// Only grants with this fencing token.
     #[arg(long, value_name = "N", value_parser = value::token)]
     token: Option<palisade_core::Token>,
-    /// By this client.
+    /// Only grants to this client.
     #[arg(long, value_name = "ID")]
     client: Option<String>,
-    /// At most so many grants, the latest first.
+    /// At most this many grants, the latest first.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
     #[command(flatten)]
@@ -85,8 +85,8 @@ pub(super) async fn carry_out(args: &HistoryArgs, out: Out) -> Result<(), Failur
         return Ok(());
     }
     match (told, &cursor) {
-        (0, _) => out.text("no grant that fits is known"),
-        (_, Some(_)) => out.text(&out.faint("… there are more: --limit, --until")),
+        (0, _) => out.text("no matching grant is known"),
+        (_, Some(_)) => out.text(&out.faint("… there are more: raise --limit, or set --until")),
         _ => Ok(()),
     }
 }

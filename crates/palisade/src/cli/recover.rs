@@ -65,7 +65,7 @@ fn confirm(data: &Path, look: &Look, out: Out) -> Result<(), Failure> {
     write!(
         screen,
         "{}\n\n\
-         This directory becomes a single server's. What only the other nodes had is lost: locks that were granted,\n\
+         This directory becomes a single server's. Anything that only the other nodes had is lost: locks granted,\n\
          renewed or released after its last entry. No other node may run again with its old directory.\n\
          If a majority can be brought back, do that instead. Type `recover` to go on: ",
         text(data, look, out)?

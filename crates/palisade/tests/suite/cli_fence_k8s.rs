@@ -139,7 +139,7 @@ fn a_name_that_would_fence_nothing_is_refused() {
     for (kind, why, hint) in [
         (
             "deployments",
-            "no kind of the core group",
+            "the core group has no such kind",
             "deployments.apps, perhaps",
         ),
         (
@@ -149,13 +149,13 @@ fn a_name_that_would_fence_nothing_is_refused() {
         ),
         (
             "configmap",
-            "no kind of the core group",
+            "the core group has no such kind",
             "configmaps, perhaps",
         ),
         ("jobs.apps", "apps has no such kind", "jobs.batch, perhaps"),
         (
             "zebras",
-            "no kind of the core group",
+            "the core group has no such kind",
             "kubectl api-resources lists the names",
         ),
         (
@@ -197,7 +197,7 @@ fn a_name_that_would_fence_nothing_is_refused() {
         ),
         (
             "validatingadmissionpolicies.admissionregistration.k8s.io",
-            "the API server judges no admission rules",
+            "the API server applies no admission policy",
             "",
         ),
     ] {

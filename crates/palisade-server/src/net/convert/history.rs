@@ -90,7 +90,7 @@ fn gap(gap: &Gap) -> GapRecord {
                 "the history's disk took nothing, and the log no longer has them"
             }
             Why::Restored => {
-                "the authority was restored: changes behind the backup are lost, and some numbers were never used"
+                "the authority was restored: changes after the backup are lost, and some numbers were never used"
             }
         }
         .to_owned(),

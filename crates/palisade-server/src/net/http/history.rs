@@ -129,7 +129,11 @@ pub(super) async fn report(
     };
     match past.report(lock.as_str(), token.get(), late).await {
         Some(recorded) => Ok(Json(RejectionReply { recorded })),
-        None => Err(Refusal::new(Code::Unavailable, "the history takes nothing now").into()),
+        None => Err(Refusal::new(
+            Code::Unavailable,
+            "the history cannot take this report now; send it again in a moment",
+        )
+        .into()),
     }
 }
 
@@ -145,5 +149,5 @@ fn cursor(text: &str) -> Result<Cursor, Refusal> {
             .and_then(|(grant, lock)| Some(Cursor::Lasting(lock.to_owned(), grant.parse().ok()?))),
         _ => None,
     };
-    parsed.ok_or_else(|| Refusal::invalid("cursor is not one of an answer's next_cursor"))
+    parsed.ok_or_else(|| Refusal::invalid("cursor must be the next_cursor of an earlier answer"))
 }

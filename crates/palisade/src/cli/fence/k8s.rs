@@ -71,7 +71,7 @@ const KNOWN: [(&str, &str); 13] = [
 const UNJUDGED: [(&str, &str); 3] = [
     (
         "admissionregistration.k8s.io",
-        "the API server judges no admission rules by admission rules",
+        "the API server applies no admission policy to them",
     ),
     ("authentication.k8s.io", "its objects are not stored"),
     ("authorization.k8s.io", "its objects are not stored"),
@@ -92,14 +92,14 @@ pub(crate) struct K8sArgs {
         value_name = "NAMESPACE:NAME"
     )]
     accounts: Vec<String>,
-    /// Fence the objects of this namespace only. May be repeated [default: all namespaces, and objects outside of any]
+    /// Fence only the objects in this namespace. May be repeated [default: all namespaces, and objects outside any]
     #[arg(long = "namespace", short = 'n', value_name = "NAMESPACE")]
     namespaces: Vec<String>,
-    /// A user that goes on writing without a token, beside the control plane, and leaves the annotations as they are:
-    /// USER, group:GROUP, or system:serviceaccount:NAMESPACE:NAME. May be repeated.
+    /// A user that may still write without a token, as the control plane may, but not change the annotations: USER,
+    /// group:GROUP, or system:serviceaccount:NAMESPACE:NAME. May be repeated.
     #[arg(long = "exempt", value_name = "USER")]
     exempt: Vec<String>,
-    /// The name of the objects that are printed.
+    /// The name of the printed objects.
     #[arg(long, default_value = "palisade-fence")]
     name: String,
     #[command(flatten)]
@@ -176,8 +176,8 @@ fn kind(text: &str) -> Result<Kind<'_>, Failure> {
         return Ok(kind);
     }
     let why = match group {
-        "" => "it is no kind of the core group, so the fence would judge nothing".to_owned(),
-        group => format!("{group} has no such kind, so the fence would judge nothing"),
+        "" => "the core group has no such kind, so the fence would match nothing".to_owned(),
+        group => format!("{group} has no such kind, so the fence would match nothing"),
     };
     Err(bad(&why).hint(match probably(kind) {
         Some(meant) => format!("{meant}, perhaps; {names}"),

@@ -45,7 +45,7 @@ pub(crate) enum FenceCommand {
     Rearm(rearm::RearmArgs),
     /// List what keeps a resource's next holder waiting, and end it: transactions (SQL servers), processes (SQLite, files)
     Unblock(unblock::UnblockArgs),
-    /// Print the fence of Kubernetes objects: an admission policy with its binding, and the roles of the holders
+    /// Print a fence for Kubernetes objects: an admission policy with its binding, and roles for the holders
     #[command(name = "k8s")]
     K8s(k8s::K8sArgs),
 }
