@@ -101,13 +101,18 @@ async fn wait_in(server: &Server, connect: impl FnOnce(SocketAddr) -> TcpStream)
 fn has_keep_alive(server: &Server, client: &TcpStream) -> bool {
     let port = |address: SocketAddr| format!(":{:04X}", address.port());
     let (here, there) = (port(server.addr), port(client.local_addr().unwrap()));
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let line = table.lines().find(|line| {
+    let is_it = |line: &&str| {
         let mut columns = line.split_whitespace().skip(1);
         let mut ends_with = |end: &str| columns.next().is_some_and(|text| text.ends_with(end));
         ends_with(&here) && ends_with(&there)
+    };
+    // One reading of the table may miss a line while other connections end.
+    let line = (0..8).find_map(|_| {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        table.lines().find(is_it).map(str::to_owned)
     });
-    let timer = line.unwrap().split_whitespace().nth(5).unwrap();
+    let line = line.expect("the connection is in /proc/net/tcp");
+    let timer = line.split_whitespace().nth(5).unwrap();
     timer.starts_with("02:")
 }
 
