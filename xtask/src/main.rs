@@ -17,6 +17,7 @@ mod dependencies;
 mod docs;
 mod features;
 mod lab;
+mod loaded;
 mod mutation;
 mod package;
 mod prerequisites;
@@ -33,6 +34,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, changes nothing
        cargo xtask test [--quick] [-- FILTER…]    build, then every test; --quick runs the unit tests only
+       cargo xtask test --loaded [ROUNDS]         the tests that depend on real time, 10 rounds beside two busy loops for each core
        cargo xtask lab                            the lab's full battery, some hours
        cargo xtask bench peers [FLAG…]            Palisade beside other systems, in one run; --help lists the flags
        cargo xtask bench members|failover [FLAG…] what callers see when nodes come and go, or the leader is killed
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["check", rest @ ..] => check::Plan::parse(rest).map(|plan| plan.run()),
+        ["test", "--loaded", rest @ ..] => loaded::Plan::parse(rest).map(|plan| plan.run()),
         ["test", rest @ ..] => suite::Plan::parse(rest).map(|plan| plan.run()),
         ["bench", rest @ ..] => bench::Plan::parse(rest).map(|plan| plan.run()),
         ["package", rest @ ..] => package::Plan::parse(rest).map(|plan| plan.run()),

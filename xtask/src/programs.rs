@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::shell::{cargo, read};
+use crate::shell::{cargo, read, root};
 
 /// All packages at once: tests of one package start the programs of another.
 pub(crate) const TESTS: [&str; 3] = ["test", "--workspace", "--all-features"];
@@ -119,6 +119,16 @@ impl Program {
             "faults" if self.is_integration => Part::Faults,
             "alone" if self.is_integration => Part::Alone,
             _ => Part::Tests,
+        }
+    }
+
+    /// Where the files of its modules are, from the root. A program of one file is that file, without its ending.
+    pub(crate) fn tests(&self) -> PathBuf {
+        let folder = self.folder.strip_prefix(root()).unwrap_or(&self.folder);
+        if self.is_integration {
+            folder.join("tests").join(&self.target)
+        } else {
+            folder.join("src")
         }
     }
 

@@ -282,11 +282,11 @@ impl Ticks {
 
 /// The sum over all test binaries.
 #[derive(Debug, Default)]
-struct Tally {
-    passed: u64,
-    failed: u64,
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
     /// The tests that failed, each after its program.
-    names: Vec<(String, String)>,
+    pub(crate) names: Vec<(String, String)>,
     /// The output of the failed tests, by program and test.
     said: BTreeMap<(String, String), String>,
     /// The test whose words each program repeats at the moment.
@@ -298,7 +298,8 @@ struct Tally {
 }
 
 impl Tally {
-    fn show(&mut self, program: &str, line: &str) {
+    /// Shows a line of a program's output, and counts the result in it.
+    pub(crate) fn show(&mut self, program: &str, line: &str) {
         println!("{program}: {}", line.trim_end());
         // A closed pipe is the reader's choice, not a failure of the tests.
         let _ = std::io::stdout().flush();

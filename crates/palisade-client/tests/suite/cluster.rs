@@ -1,5 +1,7 @@
 //! A client with several addresses. The followers are real servers that are set not to lead. For a change of leader,
 //! another server opens the leader's directory: leases survive, queues end.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

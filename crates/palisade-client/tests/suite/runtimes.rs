@@ -1,5 +1,7 @@
 //! A client whose Tokio runtime ends before the client: a static client of tests that each have a runtime, or a library
 //! that makes a runtime for each call.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! The resources that one client can use up: bytes, time, connections. Each test is an attack
 //! that once worked.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::time::Duration;
 

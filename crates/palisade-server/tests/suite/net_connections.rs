@@ -1,4 +1,6 @@
 //! Connections: time-outs, the cap, and how a server goes down.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Two servers, one of which believes that the other leads: the requests that it forwards, and those that it does not.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

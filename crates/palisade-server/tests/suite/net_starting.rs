@@ -1,4 +1,6 @@
 //! A server that takes its time to start: its ports answer meanwhile.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::net::SocketAddr;
 

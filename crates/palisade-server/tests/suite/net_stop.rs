@@ -1,5 +1,7 @@
 //! A planned stop: a client that gets `unavailable` holds nothing, over every interface and for every kind
 //! of wait.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,6 @@
 //! Handshakes: bounded in time and in number; a client without TLS gets an error that says so.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::time::{Duration, SystemTime};
 

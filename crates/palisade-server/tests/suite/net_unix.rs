@@ -1,5 +1,7 @@
 //! A server on a Unix socket: the bounds of connections, the network's features that it does not need, and the
 //! end.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

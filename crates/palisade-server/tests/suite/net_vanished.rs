@@ -3,6 +3,8 @@
 //! The kernel answers for a process on this machine, even a stopped one; so the waiter connects from a network
 //! namespace of its own, whose cable is then cut. Where none can be made the test says so and looks at the
 //! timers of the sockets instead.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,4 +1,6 @@
 //! Three processes that are one lock server: killed, paused, stopped, added, replaced.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use palisade_testbed::SmallDisk;
 use rustix::process::Signal;

@@ -9,6 +9,8 @@
 //!
 //! The node that is cut off and the two others send each other's packets to an Ethernet address that nobody has. The test
 //! still reaches all of them.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::process::{Command, Stdio};
 use std::thread::scope;

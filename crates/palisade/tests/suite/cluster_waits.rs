@@ -5,6 +5,8 @@
 //!        └──► b, the same request ──┴─► leader: x, held; first, second
 //!   second ──────────────────────────►
 //! ```
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::thread::{Scope, ScopedJoinHandle, scope};
 

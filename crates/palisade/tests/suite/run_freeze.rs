@@ -1,4 +1,6 @@
 //! `palisade run --on-deadline freeze`: a job writes nothing after its deadline, and goes on only under the same token.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::fs;
 use std::path::Path;

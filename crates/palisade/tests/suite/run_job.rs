@@ -1,4 +1,6 @@
 //! `palisade run` while the lease holds: the job's status, environment, input, signals and leftover processes.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::fs;
 use std::io::Write as _;

@@ -1,4 +1,6 @@
 //! `palisade run` while it waits, when the authority is unreachable, and when the command takes too long.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::fs::{self, File};
 use std::process::Stdio;

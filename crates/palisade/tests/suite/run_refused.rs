@@ -1,4 +1,6 @@
 //! `palisade run` without a job: lock not acquired, no server, a wrong command line.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! The order of requests: no older write is in progress when a newer claim is answered.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,4 +1,6 @@
 //! The paused holder, in front of a service without a fence.
+//!
+//! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use super::support::{Caller, Gateway, until};
 use super::upstream::Upstream;
