@@ -14,7 +14,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::common::cluster::{Cluster, ELECTION};
-use crate::common::until_in;
+use crate::common::{now, pause, until_in};
+
+/// How long the requests wait: longer than any test.
+const WAIT: u64 = 600_000;
 
 /// A cluster, with its nodes by their roles.
 pub(crate) struct Queue {
@@ -54,10 +57,15 @@ impl Queue {
     }
 
     pub(crate) fn waiting(&self, count: usize) {
-        until_in(ELECTION, "the queue", || {
+        let give_up = now().after(ELECTION.into());
+        loop {
             let shown = self.cluster.nodes[self.leader].get("/v1/locks/x");
-            shown.is_some_and(|(_, shown)| shown["waiters"].as_u64() == Some(count as u64))
-        });
+            match &shown {
+                Some((_, lock)) if lock["waiters"].as_u64() == Some(count as u64) => return,
+                _ => assert!(now() < give_up, "not {count} waiters: {shown:?}"),
+            }
+            pause();
+        }
     }
 
     pub(crate) fn release(&self, key: &str) {
@@ -70,7 +78,7 @@ impl Queue {
     /// A third client waits behind the two of [`line_up`](Queue::line_up), at the leader, and hangs up. Returns when its place
     /// is given up, which shows how long an orphan's window is here and now.
     fn outlast_an_orphan(&self) {
-        let third = acquire("third", 3, 600_000, 60_000);
+        let third = acquire("third", 3, 600_000, WAIT);
         let post = format!(
             "POST /v1/locks/x/acquire HTTP/1.1\r\nContent-Length: {}\r\n",
             third.len()
@@ -94,7 +102,7 @@ impl Queue {
         let attempt =
             on.spawn(move || self.cluster.nodes[self.a].post("/v1/locks/x/acquire", first));
         self.waiting(1);
-        let second = on.spawn(|| self.token(self.leader, &acquire("second", 2, 600_000, 60_000)));
+        let second = on.spawn(|| self.token(self.leader, &acquire("second", 2, 600_000, WAIT)));
         self.waiting(2);
         (attempt, second)
     }
@@ -114,7 +122,7 @@ pub(crate) fn acquire(client: &str, request: u64, lease: u64, wait: u64) -> Stri
 fn a_wait_through_a_node_that_is_killed_goes_on_at_another_one_in_its_place() {
     for comes_back in [true, false] {
         let queue = Queue::new();
-        let first = acquire("first", 1, 600_000, 60_000);
+        let first = acquire("first", 1, 600_000, WAIT);
         scope(|on| {
             let (_, second) = queue.line_up(on, &first);
             queue.cluster.nodes[queue.a].send(Signal::KILL);
@@ -145,7 +153,7 @@ fn a_wait_through_a_node_that_is_paused_goes_on_at_another_one_in_its_place() {
     for comes_back in [true, false] {
         let queue = Queue::new();
         let lease = if comes_back { 600_000 } else { 1_000 };
-        let first = acquire("first", 1, lease, 60_000);
+        let first = acquire("first", 1, lease, WAIT);
         scope(|on| {
             let (_, second) = queue.line_up(on, &first);
             queue.cluster.nodes[queue.a].send(Signal::STOP);

@@ -5,17 +5,33 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::common::proxy::Proxy;
 use crate::common::{
-    Run, Server, exists, is_alive, is_stopped, living, now, palisade, send, stat, status, stop,
-    text, until, until_dead, until_time,
+    Run, SOON, Server, exists, is_alive, is_stopped, living, now, palisade, send, stat, status,
+    stop, text, until_dead, until_in, until_time,
 };
 use palisade_core::Timestamp;
 use rustix::process::Signal;
 
-const TTL: Duration = Duration::from_millis(1_500);
+/// The lease of a job. In parts of it a renewal has to be answered, and the job to be seen stopped; so it is long where starting a
+/// job takes long: a control in the same run.
+fn ttl() -> Duration {
+    static TTL: LazyLock<Duration> = LazyLock::new(|| {
+        let began = now();
+        drop(Frozen::start(&["--ttl", "1h"]));
+        let took = now().since(began).as_millis();
+        Duration::from_millis(2 * took).max(Duration::from_secs(2))
+    });
+    *TTL
+}
+
+/// Waits for something that may have to wait for a deadline, or a lease's end.
+fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_in(SOON + 3 * ttl(), what, holds);
+}
 
 /// A job of three processes and an endless row of short ones. Each of its eight threads writes the time down every
 /// millisecond: one process has left the group for a session of its own, and none ends at SIGHUP. It ends with 7 when
@@ -74,15 +90,40 @@ fn start(server: &Server, url: &str, flags: &[&str]) -> Run {
     Run::start(command.current_dir(server.dir.path()))
 }
 
-const FREEZE: [&str; 4] = ["--ttl", "1500ms", "--on-deadline", "freeze"];
+const FREEZE: [&str; 2] = ["--on-deadline", "freeze"];
+
+/// The flags of a lease of [`ttl`]: it is renewed after a third, and the job is stopped after three fifths.
+fn lease() -> [String; 4] {
+    let ttl = ttl().as_millis();
+    let grace = ttl * 2 / 5;
+    [
+        "--ttl".into(),
+        format!("{ttl}ms"),
+        "--grace".into(),
+        format!("{grace}ms"),
+    ]
+}
 
 impl Frozen {
+    /// A job that freezes at its deadline.
+    fn new() -> Frozen {
+        Frozen::with(&FREEZE)
+    }
+
+    fn with(flags: &[&str]) -> Frozen {
+        let lease = lease();
+        let lease: Vec<&str> = lease.iter().map(String::as_str).collect();
+        Frozen::start(&[&lease, flags].concat())
+    }
+
     fn start(flags: &[&str]) -> Frozen {
         let server = Server::start();
         let proxy = Proxy::to(&server.url);
         let run = start(&server, &proxy.url, flags);
         let pids = server.pids("pids", 3);
-        until("beats of every thread", || beats(&server).len() == 8);
+        until_in(SOON * 3, "beats of every thread", || {
+            beats(&server).len() == 8
+        });
         Frozen {
             server,
             proxy,
@@ -135,12 +176,12 @@ fn after(at: Timestamp, duration: Duration) -> Timestamp {
 
 /// The time that nothing can be written after, and a time long after it.
 fn deadline(last: Timestamp) -> (Timestamp, Timestamp) {
-    (after(last, TTL), after(last, 3 * TTL))
+    (after(last, ttl()), after(last, 3 * ttl()))
 }
 
 #[test]
 fn a_frozen_job_writes_nothing_after_the_deadline_and_goes_on_under_its_token() {
-    let frozen = Frozen::start(&FREEZE);
+    let frozen = Frozen::new();
     // Control: under a lease that lasts, the same job writes through the same time.
     let lasting = Server::start();
     let control = start(&lasting, &lasting.url, &["--ttl", "1h"]);
@@ -166,8 +207,8 @@ fn a_frozen_job_writes_nothing_after_the_deadline_and_goes_on_under_its_token() 
     );
     // It is renewed as before.
     let renewed = now();
-    until_time(after(renewed, 2 * TTL));
-    assert!(between(server, after(renewed, TTL), after(renewed, 2 * TTL)) > 0);
+    until_time(after(renewed, 2 * ttl()));
+    assert!(between(server, after(renewed, ttl()), after(renewed, 2 * ttl())) > 0);
     fs::write(server.file("stop"), "").unwrap();
     let output = frozen.run.end();
     let said = text(&output.stderr);
@@ -183,12 +224,12 @@ fn a_frozen_job_writes_nothing_after_the_deadline_and_goes_on_under_its_token() 
 /// The control: the default.
 #[test]
 fn without_the_option_the_job_is_dead_at_the_deadline() {
-    for flags in [&FREEZE[..2], &["--ttl", "1500ms", "--on-deadline", "kill"]] {
-        let job = Frozen::start(flags);
+    for flags in [&[][..], &["--on-deadline", "kill"]] {
+        let job = Frozen::with(flags);
         let last = now();
         stop(job.server.pid());
         until_dead(&job.pids);
-        assert!(now() < after(last, TTL), "{flags:?}");
+        assert!(now() < after(last, ttl()), "{flags:?}");
         send(job.server.pid(), Signal::CONT);
         assert_eq!(status(&job.run.end()), 123);
     }
@@ -196,7 +237,7 @@ fn without_the_option_the_job_is_dead_at_the_deadline() {
 
 #[test]
 fn a_job_whose_lock_was_broken_while_it_was_frozen_is_killed() {
-    let mut frozen = Frozen::start(&FREEZE);
+    let mut frozen = Frozen::new();
     // So that the lease does not expire before.
     stop(frozen.server.pid());
     let last = frozen.until_frozen();
@@ -221,7 +262,7 @@ fn a_job_whose_lock_was_broken_while_it_was_frozen_is_killed() {
 
 #[test]
 fn a_job_whose_lease_expired_while_it_was_frozen_is_killed_and_the_next_holder_is_alone() {
-    let frozen = Frozen::start(&FREEZE);
+    let frozen = Frozen::new();
     let server = &frozen.server;
     let next = server.run(&["job", "--wait", "1m", "--", "sh", "-c", "exec sleep 1000"]);
     until("the next to wait", || server.show("job")["waiters"] == 1);
@@ -230,7 +271,7 @@ fn a_job_whose_lease_expired_while_it_was_frozen_is_killed_and_the_next_holder_i
         server.show("job")["holder"]["fencing_token"] == 2
     });
     let granted = now();
-    until_time(after(granted, TTL));
+    until_time(after(granted, ttl()));
     assert_eq!(living(&frozen.pids), frozen.pids);
     frozen.proxy.thaw();
     until_dead(&frozen.pids);
@@ -243,7 +284,7 @@ fn a_job_whose_lease_expired_while_it_was_frozen_is_killed_and_the_next_holder_i
 #[test]
 fn a_job_that_somebody_else_continues_is_killed() {
     for at in 0..3 {
-        let frozen = Frozen::start(&FREEZE);
+        let frozen = Frozen::new();
         let (end, later) = deadline(frozen.until_frozen());
         until_time(later);
         assert_eq!(living(&frozen.pids), frozen.pids, "control: not before");
@@ -260,7 +301,7 @@ fn a_job_that_somebody_else_continues_is_killed() {
 /// The wrapper sees only stopped threads, before and after; the authority acknowledges the token.
 #[test]
 fn a_job_that_ran_for_a_moment_nobody_looked_is_killed_in_spite_of_its_token() {
-    let frozen = Frozen::start(&FREEZE);
+    let frozen = Frozen::new();
     let server = &frozen.server;
     let last = now();
     stop(server.pid());
@@ -282,7 +323,7 @@ fn a_job_that_ran_for_a_moment_nobody_looked_is_killed_in_spite_of_its_token() {
 
 #[test]
 fn a_frozen_job_dies_with_its_wrapper() {
-    let frozen = Frozen::start(&FREEZE);
+    let frozen = Frozen::new();
     let (end, later) = deadline(frozen.until_frozen());
     until_time(later);
     assert_eq!(living(&frozen.pids), frozen.pids);
@@ -293,7 +334,7 @@ fn a_frozen_job_dies_with_its_wrapper() {
     frozen.run.send(Signal::KILL);
     until_dead(&frozen.pids[..1]);
     let died = now();
-    until_time(after(died, TTL));
+    until_time(after(died, ttl()));
     assert_eq!(between(&frozen.server, end, now()), 0);
     assert!(
         is_alive(frozen.pids[1]) && is_alive(frozen.pids[2]),
@@ -307,7 +348,7 @@ fn a_frozen_job_dies_with_its_wrapper() {
 
 #[test]
 fn a_frozen_job_outlives_its_watchdog_and_dies_with_the_next_one() {
-    let frozen = Frozen::start(&FREEZE);
+    let frozen = Frozen::new();
     let (_, later) = deadline(frozen.until_frozen());
     let first = frozen.run.watchdog();
     send(first, Signal::KILL);
@@ -324,7 +365,7 @@ fn a_frozen_job_outlives_its_watchdog_and_dies_with_the_next_one() {
 
 #[test]
 fn a_frozen_job_that_is_told_to_end_is_killed() {
-    let frozen = Frozen::start(&FREEZE);
+    let frozen = Frozen::new();
     let (end, later) = deadline(frozen.until_frozen());
     until_time(later);
     frozen.run.send(Signal::TERM);
@@ -337,7 +378,8 @@ fn a_frozen_job_that_is_told_to_end_is_killed() {
 
 #[test]
 fn a_frozen_job_is_killed_when_its_time_is_up() {
-    let job = Frozen::start(&[&FREEZE[..], &["--timeout", "6s"]].concat());
+    let timeout = format!("{}ms", 4 * ttl().as_millis());
+    let job = Frozen::with(&[&FREEZE[..], &["--timeout", &timeout]].concat());
     let (end, _) = deadline(job.until_frozen());
     until_dead(&job.pids);
     let output = job.run.end();
@@ -349,7 +391,7 @@ fn a_frozen_job_is_killed_when_its_time_is_up() {
 /// One process of the job is stopped by somebody before, and stays so.
 #[test]
 fn a_process_that_was_stopped_before_stays_stopped() {
-    let frozen = Frozen::start(&FREEZE);
+    let frozen = Frozen::new();
     stop(frozen.pids[1]);
     let server = &frozen.server;
     let last = now();
@@ -358,7 +400,7 @@ fn a_process_that_was_stopped_before_stays_stopped() {
     send(server.pid(), Signal::CONT);
     until("the job to go on", || !is_stopped(frozen.pids[0]));
     let on = now();
-    until_time(after(on, TTL));
+    until_time(after(on, ttl()));
     assert!(is_stopped(frozen.pids[1]) && is_alive(frozen.pids[0]));
 }
 
@@ -369,7 +411,9 @@ fn a_job_that_cannot_be_seen_stopped_is_killed_at_the_deadline() {
     let job = "import ctypes, os, time\n\
                open('pids', 'a').write(f'{os.getpid()}\\n')\n\
                if ctypes.CDLL(None).vfork() == 0: time.sleep(1000)\n";
-    let flags = [&["job"][..], &FREEZE[..], &["--", "python3", "-c", job]].concat();
+    let lease = lease();
+    let lease: Vec<&str> = lease.iter().map(String::as_str).collect();
+    let flags = [&["job"][..], &lease, &FREEZE, &["--", "python3", "-c", job]].concat();
     let run = server.run(&flags);
     let pids = server.pids("pids", 1);
     until("the parent to wait", || {
@@ -383,7 +427,7 @@ fn a_job_that_cannot_be_seen_stopped_is_killed_at_the_deadline() {
     let last = now();
     stop(server.pid());
     until_dead(&pids);
-    assert!(now() < after(last, TTL));
+    assert!(now() < after(last, ttl()));
     send(server.pid(), Signal::CONT);
     let output = run.end();
     let said = text(&output.stderr);

@@ -325,7 +325,7 @@ async fn first_grant(server: &Server, lock: &str) -> Result<u64, Error> {
         let mut lane = connection.lane(lock).await?;
         lane.acquire().await
     };
-    let give_up = now() + 60_000_000_000;
+    let give_up = now() + 600_000_000_000;
     loop {
         match attempt().await {
             Err(error) if now() > give_up => return Err(error),

@@ -276,7 +276,10 @@ pub(crate) fn living(pids: &[i32]) -> Vec<i32> {
 }
 
 pub(crate) fn until_dead(pids: &[i32]) {
-    until(&format!("the end of {pids:?}"), || living(pids).is_empty());
+    let limit = 3 * SOON;
+    until_in(limit, &format!("the end of {pids:?}"), || {
+        living(pids).is_empty()
+    });
 }
 
 pub(crate) fn send(pid: i32, signal: Signal) {
@@ -309,14 +312,15 @@ pub(crate) fn until_in(limit: Duration, what: &str, mut holds: impl FnMut() -> b
 
 /// Waits until the leases' clock has reached `at`.
 pub(crate) fn until_time(at: Timestamp) {
-    until(&format!("{at:?}"), || now() >= at);
+    let left = Duration::from_millis(at.since(now()).as_millis());
+    until_in(SOON + left, &format!("{at:?}"), || now() >= at);
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "the only pause between two checks of a condition"
 )]
-fn pause() {
+pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(2)); // real time: other processes need it to do what is waited for
 }
 
