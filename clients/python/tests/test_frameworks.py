@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator
 import psycopg
 import pytest
 import redis
-from test_mysql import ask, connected, with_mysqlclient
+from test_mysql import ask, connected
 
 from palisade.fences import mysql, postgres
 
@@ -159,7 +159,7 @@ def test_in_mariadb(framework: str, in_mysql: Target) -> None:
     check(framework, in_mysql, MYSQL[framework])
 
 
-@with_mysqlclient
+@pytest.mark.mysqlclient
 @pytest.mark.parametrize("framework", MYSQLCLIENT)
 def test_by_mysqlclient(framework: str, in_mysql: Target) -> None:
     check(framework, in_mysql, MYSQLCLIENT[framework])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import threading
 import uuid
@@ -45,13 +44,6 @@ def resource(mysql_url: str) -> str:
     return name
 
 
-# It is built from source, with headers that not every machine has.
-with_mysqlclient = pytest.mark.skipif(
-    importlib.util.find_spec("MySQLdb") is None,
-    reason="NOT RUN, without mysqlclient: clients/python/mysqlclient PALISADE runs it",
-)
-
-
 @pytest.fixture(
     params=[
         "pymysql",
@@ -59,7 +51,7 @@ with_mysqlclient = pytest.mark.skipif(
         "engine",
         "connection",
         "session",
-        pytest.param("mysqlclient", marks=with_mysqlclient),
+        pytest.param("mysqlclient", marks=pytest.mark.mysqlclient),
     ]
 )
 def connect(request: pytest.FixtureRequest, mysql_url: str) -> Iterator[Connect]:
@@ -204,7 +196,7 @@ def test_rejections_are_recognised_without_a_sqlstate(mysql_url: str, resource: 
         assert rejection(pymysql.OperationalError(1644, "something else")) is None
 
 
-@with_mysqlclient
+@pytest.mark.mysqlclient
 def test_mysqlclient(mysql_url: str, resource: str) -> None:
     import MySQLdb  # noqa: PLC0415
     import MySQLdb.cursors  # noqa: PLC0415
