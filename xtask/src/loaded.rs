@@ -58,7 +58,11 @@ impl Plan {
         std::thread::scope(|scope| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             for _ in 0..LOOPS * cores {
-                scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             for round in 1..=self.0 {
                 let mut jobs: Vec<Job> = marked
