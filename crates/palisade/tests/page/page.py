@@ -10,6 +10,7 @@ While the page is being written, PALISADE_PAGE=crates/palisade-server/src/net/ht
 instead of those that the program was built with.
 """
 
+import faulthandler
 import json
 import os
 import re
@@ -844,4 +845,6 @@ def run(palisade, scenario, folder=None):
 
 
 if __name__ == "__main__":
+    # A scenario that hangs says where, and fails.
+    faulthandler.dump_traceback_later(600, exit=True)
     run(*sys.argv[1:])
