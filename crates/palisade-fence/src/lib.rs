@@ -166,6 +166,6 @@ pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 pub use objects::{Limits, View};
 pub use palisade_core::Code;
 pub use palisade_core::fence::{
-    DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Mark, Mode, Op, Pass, Rearm, Reject,
-    Rule, Sequence, Verdict, Written,
+    DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Late, Mark, Mode, Op, Pass, Rearm,
+    Reject, Report, Reporter, Rule, Sequence, Verdict, Written,
 };
