@@ -213,6 +213,7 @@ mod listing;
 mod options;
 mod pending;
 mod random;
+mod reports;
 mod retry;
 mod schedule;
 mod secrets;
@@ -241,6 +242,7 @@ pub use fault::{Fault, Reason};
 pub use lease::Lease;
 pub use listing::Listing;
 pub use options::{BearerToken, Options};
+pub use palisade_core::fence::{Late, Pass, Reporter};
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
     Ahead, AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantRef, Holder,
@@ -251,8 +253,8 @@ pub use palisade_core::{
 pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
 pub use service::{
-    LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
-    Status, WatchEvent,
+    LateWrite, LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation,
+    Sequencer, Status, WatchEvent,
 };
 pub use watch::Watch;
 

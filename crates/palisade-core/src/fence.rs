@@ -280,6 +280,7 @@ impl<'a> Pass<'a> {
     pub fn rejected(&self, resource: &str, reject: &Reject) {
         if let (Some(reporter), Reject::Stale { highest, .. }) = (self.report.to, reject) {
             reporter.late(&Late {
+                authority: self.authority,
                 lock: self.lock,
                 token: self.token,
                 resource,

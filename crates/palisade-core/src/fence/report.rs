@@ -2,12 +2,14 @@
 
 use core::fmt;
 
-use crate::name::LockName;
+use crate::name::{AuthorityId, LockName};
 use crate::token::Token;
 
 /// A late write: a fence refused it, because a newer holder had claimed the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late<'a> {
+    /// The authority, if the pass names one.
+    pub authority: Option<&'a AuthorityId>,
     /// The lock, if the pass names one.
     pub lock: Option<&'a LockName>,
     /// The refused token.
@@ -23,13 +25,13 @@ pub struct Late<'a> {
 /// Hears of late writes, in order to tell the authority; a lease and a client of `palisade_client` do.
 ///
 /// It is called inside the refused operation, so it returns at once and never panics.
-pub trait Reporter: Send + Sync {
+pub trait Reporter: fmt::Debug + Send + Sync {
     /// Takes note of a refused late write.
     fn late(&self, write: &Late<'_>);
 }
 
 /// What a pass carries for its reporter. No decision depends on it, so all of them are equal.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Report<'a> {
     pub(super) to: Option<&'a dyn Reporter>,
     pub(super) operation: Option<&'a str>,
@@ -50,12 +52,3 @@ impl PartialEq for Report<'_> {
 }
 
 impl Eq for Report<'_> {}
-
-impl fmt::Debug for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Report")
-            .field("is_on", &self.to.is_some())
-            .field("operation", &self.operation)
-            .finish()
-    }
-}

@@ -11,7 +11,7 @@ use crate::error::{Error, Result as Answered};
 use crate::fence::{Change, Fence, Write};
 
 /// Keeps what is reported: the refused token, the highest one, and the operation.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Heard(Mutex<Vec<(u64, u64, String)>>);
 
 impl Heard {

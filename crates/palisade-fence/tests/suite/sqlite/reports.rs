@@ -7,7 +7,7 @@ use palisade_fence::sqlite::{Column, MIGRATIONS, Records, Strategy, claim, trans
 use palisade_fence::{Admitted, Late, Pass, Reporter, Result};
 use rusqlite::Connection;
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Heard(Mutex<Vec<String>>);
 
 impl Reporter for Heard {
@@ -18,6 +18,7 @@ impl Reporter for Heard {
             resource,
             highest,
             operation,
+            ..
         } = write;
         let lock = lock.map_or("-", |lock| lock.as_str());
         let heard = format!("{lock}: {operation} at {resource}, {token} < {highest}");
@@ -27,8 +28,8 @@ impl Reporter for Heard {
 
 fn database() -> Connection {
     let db = Connection::open_in_memory().unwrap();
-    for migration in MIGRATIONS {
-        db.execute_batch(migration.sql).unwrap();
+    for (_, sql) in MIGRATIONS {
+        db.execute_batch(sql).unwrap();
     }
     db.execute_batch(
         "CREATE TABLE orders (id INTEGER PRIMARY KEY, last_fencing_token INTEGER NOT NULL DEFAULT 0);
@@ -66,15 +67,21 @@ fn every_form_reports_a_late_write() {
     }
     once(&mut db, |tx| claim(tx, "orders", old.of(&lock))).unwrap_err();
     // The caller's own word stays.
-    let sold = transact(&mut db, "orders", old.doing("sell a seat"), |_| {
-        Ok::<(), palisade_fence::Error>(())
-    });
+    let sold = transact(
+        &mut db,
+        "orders",
+        old.of(&lock).doing("sell a seat"),
+        |_| Ok::<(), palisade_fence::Error>(()),
+    );
     sold.unwrap_err();
     once(&mut db, |tx| column.claim(tx, &17, old)).unwrap_err();
     once(&mut db, |tx| column.lock(tx, &17, old)).unwrap_err();
     once(&mut db, |tx| column.explain(tx, &17, old, 0)).unwrap_err();
     // The controls: a bare token, another reason, and an admitted one report nothing.
-    once(&mut db, |tx| claim(tx, "orders", old.token)).unwrap_err();
+    once(&mut db, |tx| {
+        claim(tx, "orders", Pass::new(old.token).of(&lock))
+    })
+    .unwrap_err();
     once(&mut db, |tx| column.claim(tx, &18, old)).unwrap_err();
     once(&mut db, |tx| claim(tx, "orders", new.of(&lock))).unwrap();
     let heard = heard.0.into_inner().unwrap();
@@ -88,7 +95,7 @@ fn every_form_reports_a_late_write() {
             "-: write at Pessimistic, 33 < 34",
             "-: write at Pessimistic, 33 < 34",
             "nightly: claim at orders, 33 < 34",
-            "-: sell a seat at orders, 33 < 34",
+            "nightly: sell a seat at orders, 33 < 34",
             "-: claim at 17, 33 < 34",
             "-: claim at 17, 33 < 34",
             "-: write at 17, 33 < 34",
