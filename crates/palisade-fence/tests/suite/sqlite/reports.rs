@@ -1,30 +1,11 @@
 //! A late write at each form of the fence reaches the reporter of its pass.
 
-use std::sync::Mutex;
-
 use palisade_core::{LockName, Token};
 use palisade_fence::sqlite::{Column, MIGRATIONS, Records, Strategy, claim, transact};
-use palisade_fence::{Admitted, Late, Pass, Reporter, Result};
+use palisade_fence::{Admitted, Pass, Result};
 use rusqlite::Connection;
 
-#[derive(Debug, Default)]
-struct Heard(Mutex<Vec<String>>);
-
-impl Reporter for Heard {
-    fn late(&self, write: &Late<'_>) {
-        let Late {
-            lock,
-            token,
-            resource,
-            highest,
-            operation,
-            ..
-        } = write;
-        let lock = lock.map_or("-", |lock| lock.as_str());
-        let heard = format!("{lock}: {operation} at {resource}, {token} < {highest}");
-        self.0.lock().unwrap().push(heard);
-    }
-}
+use crate::heard::Heard;
 
 fn database() -> Connection {
     let db = Connection::open_in_memory().unwrap();
@@ -84,9 +65,8 @@ fn every_form_reports_a_late_write() {
     .unwrap_err();
     once(&mut db, |tx| column.claim(tx, &18, old)).unwrap_err();
     once(&mut db, |tx| claim(tx, "orders", new.of(&lock))).unwrap();
-    let heard = heard.0.into_inner().unwrap();
     assert_eq!(
-        heard,
+        heard.take(),
         [
             "-: claim at Optimistic, 33 < 34",
             "-: write at Optimistic, 33 < 34",
