@@ -14,11 +14,11 @@
 //! let client = Client::in_process()?;
 //! let lease = client.lock("orders").ttl(secs(10)).wait(secs(30)).acquire().await?;
 //! // It renews itself. Before the first read, the resource learns the token and from then on
-//! // refuses every lower one: palisade_fence::…::claim(&mut resource, "orders", lease.token())
+//! // refuses every lower one: palisade_fence::…::claim(&mut resource, "orders", lease.pass())
 //! assert_eq!(lease.token().get(), 1);
 //! tokio::select! {
 //!     lost = lease.lost() => return Err(lost.into()),
-//!     () = async { /* the work, each write with lease.token() */ } => {}
+//!     () = async { /* the work, each write with lease.pass() */ } => {}
 //! }
 //! lease.release().await?;
 //! # Ok(())
