@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import http.server
 import json
 import os
@@ -23,6 +24,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import pytest
 import test_fork
+import test_reports
 from suite.servers import Palisade
 
 from palisade.fences.files import Folder
@@ -31,8 +33,8 @@ TTL = 2.0
 #: The history has milliseconds, and a wait is rounded by itself.
 MS = 0.002
 
-#: A holder as its author would write it: it takes what it shows to the fences before it works. Each line on its standard
-#: input is a step.
+#: A holder as its author would write it: it takes what it shows to the fences before it works. Each line on its
+#: standard input is a step.
 WRITER = """
 import httpx, psycopg, redis
 from palisade.fences import Stale, http, postgres
@@ -140,22 +142,10 @@ def until(happened: Callable[[], Any]) -> Any:
     return result
 
 
-class _Api(http.server.BaseHTTPRequestHandler):
-    """It knows nothing of fences."""
-
-    def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextlib.contextmanager
 def gateway(binary: str, server: Palisade, data: pathlib.Path) -> Iterator[tuple[str, str]]:
     """A gateway that reports by itself, and the address of its metrics."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Api) as api:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), test_reports._Api) as api:
         threading.Thread(target=api.serve_forever, daemon=True).start()
         command = [binary, "gateway", "--upstream", f"http://127.0.0.1:{api.server_port}", "--data", f"{data}"]
         command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--route", "/total=api"]
@@ -273,6 +263,10 @@ def superseded(server: Palisade, places: dict[str, str], lock: str) -> tuple[Wri
     return old, new
 
 
+def with_refusals(server: Palisade, lock: str) -> object:
+    return server.ask("GET", f"/v1/history?lock={lock}&refused=true")["grants"]
+
+
 def put(url: str, lock: str, token: int) -> None:
     headers = {"X-Fencing-Token": str(token), "X-Fencing-Lock": lock, "X-Fencing-Operation": "claim"}
     urllib.request.urlopen(urllib.request.Request(f"{url}/total", method="PUT", headers=headers)).close()
@@ -298,7 +292,7 @@ def test_a_writer_killed_before_it_can_report(
                 assert old.process.wait(60) == -signal.SIGKILL
             else:
                 assert old.do("write", "file") == ["file"]
-                until(lambda lock=lock: server.ask("GET", f"/v1/history?lock={lock}&refused=true")["grants"])
+                until(functools.partial(with_refusals, server, lock))
         # When this one is there, an earlier one is, too.
         body = {"fencing_token": old.token, "highest": new, "resource": "~last", "operation": ""}
         assert server.lock(lock, "rejections", **body)["recorded"]
