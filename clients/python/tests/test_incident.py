@@ -29,7 +29,6 @@ from suite.servers import Palisade
 
 from palisade.fences.files import Folder
 
-TTL = 2.0
 #: The history has milliseconds, and a wait is rounded by itself.
 MS = 0.002
 
@@ -65,6 +64,9 @@ def at_gateway(claims):
     http.raise_for_fence(httpx.put(f"{place['gateway']}/total", headers={**headers, **more}))
 
 client = palisade.Client(url)
+client.status()
+say(ready=True)
+sys.stdin.readline()
 say(asks=time.time())
 lease = client.lock(lock, ttl=ttl, wait="60s", client_id=name, metadata="nightly").acquire()
 say(granted=time.time(), token=lease.token)
@@ -94,11 +96,16 @@ class Writer:
     def __init__(self, url: str, places: dict[str, str], lock: str, name: str, ttl: str = "60s") -> None:
         command = [sys.executable, "-c", test_fork.PRELUDE + WRITER, url, json.dumps(places), lock, name, ttl]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.asks = float(self.hear()["asks"])
+        assert self.hear()["ready"]
 
     def hear(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())  # type: ignore[no-any-return]
+
+    def ask(self) -> Writer:
+        self.tell("acquire")
+        self.asks = float(self.hear()["asks"])
+        return self
 
     def hold(self) -> Writer:
         said = self.hear()
@@ -161,9 +168,9 @@ def gateway(binary: str, server: Palisade, data: pathlib.Path) -> Iterator[tuple
 
 
 @pytest.fixture
-def places(tmp_path: pathlib.Path, postgres_url: str, redis_url: str) -> dict[str, str]:
+def places(tmp_path: pathlib.Path) -> dict[str, str]:
     (tmp_path / "reports").mkdir()
-    return {"database": postgres_url, "cache": redis_url, "file": str(tmp_path / "reports")}
+    return {"file": str(tmp_path / "reports")}
 
 
 @pytest.fixture
@@ -192,19 +199,27 @@ def test_the_five_questions(
     places: dict[str, str],
     tmp_path: pathlib.Path,
     history: Callable[..., list[dict[str, Any]]],
+    postgres_url: str,
+    redis_url: str,
 ) -> None:
+    places.update(database=postgres_url, cache=redis_url)
     lock = f"orders-{os.urandom(8).hex()}"
     everywhere = ("database", "cache", "file", "gateway")
     with gateway(binary, server, tmp_path / "gateway") as (url, _), contextlib.ExitStack() as ends:
         places["gateway"] = url
-        first = ends.enter_context(Writer(server.url, places, lock, "web-1", f"{TTL:g}s")).hold()
+        # A lease that outlasts by far what it takes, here and now, to ask for a lock.
+        probe, began = ends.enter_context(Writer(server.url, places, f"{lock}-probe", "probe")), time.monotonic()
+        probe.ask().hold()
+        ttl = 2 + round(20 * (time.monotonic() - began))
+        second = ends.enter_context(Writer(server.url, places, lock, "web-2"))
+        first = ends.enter_context(Writer(server.url, places, lock, "web-1", f"{ttl}s")).ask().hold()
         assert first.do("claim", *everywhere) == []
         assert first.do("write", *everywhere) == []
         writes = time.time()
         first.pause()
         server.show(lock)
         paused = time.time()
-        second = ends.enter_context(Writer(server.url, places, lock, "web-2"))
+        second.ask()
         until(lambda: server.show(lock).get("waiters") == 1)
         waits = time.time()
         second.hold()
@@ -228,7 +243,7 @@ def test_the_five_questions(
     ended = late["ended"]
     assert ended["how"] == "expired"
     assert at(late["granted_at"]) - MS <= at(ended["renewed_at"]) <= paused
-    assert at(ended["renewed_at"]) + TTL - MS <= at(ended["at"]) <= second.granted
+    assert at(ended["renewed_at"]) + ttl - MS <= at(ended["at"]) <= second.granted
     # Who waited, and how long.
     assert (holder["client_id"], "ended" in holder) == ("web-2", False)
     assert second.asks - MS <= at(holder["asked_at"]) <= waits
@@ -256,7 +271,7 @@ def test_the_five_questions(
 
 def superseded(server: Palisade, places: dict[str, str], lock: str) -> tuple[Writer, int]:
     """A holder that does not know that its lock was taken, and the token of the one after it."""
-    old = Writer(server.url, places, lock, f"{lock}-1").hold()
+    old = Writer(server.url, places, lock, f"{lock}-1").ask().hold()
     server.lock(lock, "break", fencing_token=old.token, reason="it hangs")
     new = int(server.lock(lock, "acquire", client_id=f"{lock}-2", lease_duration_ms=60_000)["fencing_token"])
     until(lambda: server.ask("GET", f"/v1/history?lock={lock}&token={new}")["grants"])
