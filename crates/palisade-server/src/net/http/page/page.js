@@ -215,7 +215,7 @@ function latestLateWrites(grants) {
   return [el("h3", {}, "Latest late writes"), table("Latest late writes", [
     ["reported", "number", (one) => moment(new Date(one.reported_at))],
     ["lock", "name", (one) => lockLink(one.grant.resource_id)],
-    ["token", "number", (one) => number(one.grant.fencing_token)],
+    ["token", "number wide", (one) => number(one.grant.fencing_token)],
     ["client", "client slim", (one) => short(one.grant.client_id)],
     ["refused", "", (one) => `${one.operation || "a write"} at ${one.resource}, which had seen token ${number(one.highest)}`
       + (one.times > 1 ? `; ${number(one.times)} times` : "")],
