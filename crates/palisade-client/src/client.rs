@@ -16,6 +16,7 @@ use crate::kind::{Exclusive, Semaphore, Set, Shared};
 use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::options::Options;
+use crate::reports::Reports;
 use crate::retry::repeat_until;
 use crate::service::{
     LockService, Operation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
@@ -57,6 +58,7 @@ impl Client {
             clock,
             options.caution,
             Span::from(options.patience),
+            Reports::new(options.report_refusals),
         );
         let inner = Inner {
             keeper: Arc::new(keeper),
@@ -292,6 +294,19 @@ impl Client {
     /// Faults only.
     pub async fn status(&self) -> Result<Status, Error> {
         self.repeat(|| self.service().status()).await
+    }
+
+    /// Returns how many reports of refused late writes did not reach the authority: they were too many, or it was not there,
+    /// or it takes none. See [`Lease::pass`](crate::Lease::pass).
+    #[must_use]
+    pub fn reports_dropped(&self) -> u64 {
+        self.core().reports.dropped()
+    }
+
+    /// Waits until the reports of refused late writes were sent, at most for a quarter of a second. A program that ends after
+    /// a refusal calls this last; otherwise the end of its runtime drops what is queued.
+    pub async fn reports_sent(&self) {
+        self.core().reports.sent(self.core()).await;
     }
 
     /// Returns the underlying authority, for operations without a method here.

@@ -22,9 +22,10 @@ use tokio::sync::mpsc;
 use crate::clock::{Clock, Sleep};
 use crate::error::Loss;
 use crate::fault::Fault;
+use crate::reports::{self, Reports};
 use crate::retry::Cleanup;
 use crate::schedule::{Kept, KeptLease, NEVER};
-use crate::service::{LockService, Renewal};
+use crate::service::{LateWrite, LockService, Renewal};
 use crate::state::Core;
 
 /// A handle of the background task, shared by a client and its guards. When the last handle is dropped, the task
@@ -43,6 +44,8 @@ enum Message {
     /// Something is due before the alarm.
     Look,
     Cleanup(Cleanup),
+    /// A late write is to be reported.
+    Report,
 }
 
 type InFlight = FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>;
@@ -53,6 +56,7 @@ impl Keeper {
         clock: Arc<dyn Clock>,
         caution: Caution,
         patience: Span,
+        reports: Reports,
     ) -> Keeper {
         let (inbox, messages) = mpsc::unbounded_channel();
         let schedule = Mutex::default();
@@ -63,6 +67,7 @@ impl Keeper {
                 caution,
                 patience,
                 schedule,
+                reports,
             }),
             inbox: Mutex::new(inbox),
             idle: Mutex::new(Some(messages)),
@@ -133,6 +138,14 @@ impl Keeper {
         let _ = self.start();
         let _ = self.inbox().send(Message::Cleanup(cleanup));
     }
+
+    /// Has a late write reported by the background task. It needs no runtime and never waits.
+    pub(crate) fn report(&self, late: LateWrite) {
+        if self.core.reports.take(late, self.core.clock.now()) {
+            let _ = self.start();
+            let _ = self.inbox().send(Message::Report);
+        }
+    }
 }
 
 impl Core {
@@ -181,6 +194,7 @@ async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>, _r
         tokio::select! {
             message = messages.recv(), if open => match message {
                 Some(Message::Cleanup(cleanup)) => in_flight.push(Box::pin(cleanup.run(Arc::clone(&core)))),
+                Some(Message::Report) => in_flight.push(Box::pin(reports::run(Arc::clone(&core)))),
                 Some(Message::Look) => {}
                 // No client and no guard is left, so no message can follow.
                 None => open = false,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use palisade_core::fence::Pass;
 use palisade_core::{
     AuthorityId, ClientId, GrantId, GrantRef, Granted, LeaseId, LeaseKey, LockMode, LockName,
     Slots, Timestamp, Token, Ttl, WallTime, slot_key,
@@ -119,6 +120,39 @@ impl Lease {
     #[must_use]
     pub fn token(&self) -> Token {
         self.facts.token
+    }
+
+    /// Returns the token with its authority and its lock, to claim with. A fence that refuses it as stale reports that to the
+    /// authority, whose history then shows the late write ([`Options::report_refusals`](crate::Options::report_refusals)).
+    /// The report is best effort: it never delays or fails the refused call, and the lease stays as it is.
+    ///
+    /// A resource that was claimed with it refuses the tokens of other authorities and other locks (rule F6). The pass of a
+    /// semaphore's permits names no lock, because each slot is a resource of its own.
+    ///
+    /// ```
+    /// # #[cfg(feature = "in-process")]
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use palisade_client::Client;
+    /// use palisade_fence::memory::Guarded;
+    ///
+    /// let total = Guarded::new(0);
+    /// let lease = Client::in_process()?.lock("total").acquire().await?;
+    /// total.claim(lease.pass())?;
+    /// total.write(lease.pass().doing("add an order"), None, |total| *total += 1)?;
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(not(feature = "in-process"))]
+    /// # fn main() {}
+    /// ```
+    #[must_use]
+    pub fn pass(&self) -> Pass<'_> {
+        let pass = Pass::new(self.token()).by(self.authority());
+        let pass = match self.mode() {
+            LockMode::Permits(_) => pass,
+            _ => pass.of(self.lock()),
+        };
+        pass.reporting_to(self)
     }
 
     /// Returns the number that identifies a shared grant, because overlapping readers share one fencing token. The
@@ -336,6 +370,10 @@ impl Lease {
         self.stop(Loss::Released);
         self.settled = true;
         self.kept.grant.clone()
+    }
+
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.keeper
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

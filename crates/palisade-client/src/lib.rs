@@ -14,11 +14,11 @@
 //! let client = Client::in_process()?;
 //! let lease = client.lock("orders").ttl(secs(10)).wait(secs(30)).acquire().await?;
 //! // It renews itself. Before the first read, the resource learns the token and from then on
-//! // refuses every lower one: palisade_fence::…::claim(&mut resource, "orders", lease.token())
+//! // refuses every lower one: palisade_fence::…::claim(&mut resource, "orders", lease.pass())
 //! assert_eq!(lease.token().get(), 1);
 //! tokio::select! {
 //!     lost = lease.lost() => return Err(lost.into()),
-//!     () = async { /* the work, each write with lease.token() */ } => {}
+//!     () = async { /* the work, each write with lease.pass() */ } => {}
 //! }
 //! lease.release().await?;
 //! # Ok(())
@@ -213,6 +213,7 @@ mod listing;
 mod options;
 mod pending;
 mod random;
+mod reports;
 mod retry;
 mod schedule;
 mod secrets;
@@ -241,6 +242,7 @@ pub use fault::{Fault, Reason};
 pub use lease::Lease;
 pub use listing::Listing;
 pub use options::{BearerToken, Options};
+pub use palisade_core::fence::{Late, Pass, Reporter};
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
     Ahead, AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantRef, Holder,
@@ -251,8 +253,8 @@ pub use palisade_core::{
 pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
 pub use service::{
-    LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
-    Status, WatchEvent,
+    LateWrite, LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation,
+    Sequencer, Status, WatchEvent,
 };
 pub use watch::Watch;
 

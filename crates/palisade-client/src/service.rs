@@ -101,6 +101,12 @@ pub trait LockService: Send + Sync + 'static {
         unsupported("change the number of permits")
     }
 
+    /// Tells the authority that a resource refused a late write, for its history. One attempt; nobody waits for it.
+    fn report(&self, late: LateWrite) -> Operation<'_, ()> {
+        let _ = late;
+        unsupported("take reports of refused writes")
+    }
+
     /// Returns whether it keeps working on its next caller's runtime after the Tokio runtime that connected it has
     /// ended. If it does not, its client refuses requests from then on.
     fn outlives_runtimes(&self) -> bool {
@@ -274,6 +280,23 @@ pub enum Resized {
     Resized,
     /// Nobody holds the lock or waits for it, so it has no number. The next request for permits sets it.
     NotInUse,
+}
+
+/// A write that a resource refused, because a newer holder had claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LateWrite {
+    /// The authority that issued the token, if that is known. No other one takes the report.
+    pub authority: Option<AuthorityId>,
+    /// The lock.
+    pub lock: LockName,
+    /// The refused token.
+    pub token: Token,
+    /// The resource, in at most 255 bytes.
+    pub resource: Box<str>,
+    /// The highest token that the resource had seen.
+    pub highest: Token,
+    /// The operation in a word or two, in at most 255 bytes.
+    pub operation: Box<str>,
 }
 
 /// The position where a listing continues. Only the authority that created it can read it.

@@ -6,6 +6,7 @@ use palisade_core::Span;
 use palisade_core::holder::Caution;
 
 use crate::clock::Clock;
+use crate::reports::Reports;
 use crate::schedule::Schedule;
 use crate::service::LockService;
 
@@ -17,6 +18,7 @@ pub(crate) struct Core {
     /// How long an operation is retried without an answer.
     pub(crate) patience: Span,
     pub(crate) schedule: Mutex<Schedule>,
+    pub(crate) reports: Reports,
 }
 
 impl Core {

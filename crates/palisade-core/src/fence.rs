@@ -26,6 +26,7 @@
 
 mod comparison;
 mod record;
+mod report;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -37,6 +38,7 @@ use crate::name::{AuthorityId, LockName};
 use crate::token::Token;
 
 pub use record::FenceRecord;
+pub use report::{Late, Report, Reporter};
 pub use verdict::{Reject, Verdict};
 
 /// The number of a write among the writes of one grant, `0 ..= 2^53 - 1`; gaps are allowed.
@@ -205,6 +207,8 @@ pub struct Pass<'a> {
     pub lock: Option<&'a LockName>,
     /// Whether all of this comes from a sequencer with a verified signature (rule Q3). Such a pass has no jump bound.
     pub signed: bool,
+    /// Where a late write is reported; a bare token reports nothing.
+    pub report: Report<'a>,
 }
 
 impl<'a> Pass<'a> {
@@ -216,6 +220,7 @@ impl<'a> Pass<'a> {
             authority: None,
             lock: None,
             signed: false,
+            report: Report::NONE,
         }
     }
 
@@ -245,6 +250,45 @@ impl<'a> Pass<'a> {
             ..self
         }
     }
+
+    /// Reports to this one if a fence refuses the token as stale.
+    #[must_use]
+    pub const fn reporting_to(self, reporter: &'a dyn Reporter) -> Pass<'a> {
+        let report = Report {
+            to: Some(reporter),
+            ..self.report
+        };
+        Pass { report, ..self }
+    }
+
+    /// Names the operation for a report: a word or two, without any of its content. The first name stays, so a fence's own
+    /// word does not replace the caller's.
+    #[must_use]
+    pub const fn doing(self, operation: &'a str) -> Pass<'a> {
+        let operation = match self.report.operation {
+            None => Some(operation),
+            first => first,
+        };
+        let report = Report {
+            operation,
+            ..self.report
+        };
+        Pass { report, ..self }
+    }
+
+    /// Reports the rejection if it is a late write. Every fence calls this for each rejection.
+    pub fn rejected(&self, resource: &str, reject: &Reject) {
+        if let (Some(reporter), Reject::Stale { highest, .. }) = (self.report.to, reject) {
+            reporter.late(&Late {
+                authority: self.authority,
+                lock: self.lock,
+                token: self.token,
+                resource,
+                highest: *highest,
+                operation: self.report.operation.unwrap_or_default(),
+            });
+        }
+    }
 }
 
 /// A bare token, as [`Pass::new`].
@@ -263,6 +307,18 @@ pub enum Op {
     Read,
     /// Changes the resource, with the write's number if the holder numbers its writes.
     Write(Option<Sequence>),
+}
+
+impl Op {
+    /// Returns the word for it in reports.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Op::Claim => "claim",
+            Op::Read => "read",
+            Op::Write(_) => "write",
+        }
+    }
 }
 
 /// The rule by which a fence decides. It never changes during the life of a resource.

@@ -3,7 +3,8 @@
 //! ```text
 //!   a fence rejects ───────────► rejected ─┬─► one tracing event: resource, token, highest, authority,
 //!   refused before it is judged ► refused ─┤                     lock, reason, or the refused request and why
-//!                                          └─► Counts, by reason, for the whole process
+//!                                          ├─► Counts, by reason, for the whole process
+//!                                          └─► the pass's reporter, if it has one and its token is stale
 //! ```
 //!
 //! A rejection is not a fault of the resource: the fence did its work. It is logged as a warning, because a holder was
@@ -11,10 +12,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use palisade_core::fence::{Pass, Reject};
+use palisade_core::fence::{Op, Pass, Reject};
 use palisade_core::{AuthorityId, Code, LockName, Token};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// Every reason: first [`Reject::CODES`], then the reasons for which a request is refused before a fence judges it.
 pub const REASONS: [Code; Reject::CODES.len() + REFUSED.len()] = {
@@ -101,8 +102,8 @@ pub fn counts() -> Counts {
     REJECTED.read()
 }
 
-/// Records a rejection. Every backend calls this once for each rejection. A `pass` of `None` is a write
-/// without a token.
+/// Records a rejection, and reports it if it is a late write and the pass has a reporter. Every backend calls this once for
+/// each rejection. A `pass` of `None` is a write without a token.
 pub fn rejected(resource: &str, pass: Option<Pass<'_>>, reject: &Reject) {
     REJECTED.count(reject.code());
     let (token, highest) = (
@@ -124,6 +125,27 @@ pub fn rejected(resource: &str, pass: Option<Pass<'_>>, reject: &Reject) {
             resource, token, highest, authority, lock, reason, "rejected"
         ),
     }
+    if let Some(pass) = pass {
+        pass.rejected(resource, reject);
+    }
+}
+
+/// Reports the rejection of a fence that decides where a pass's reporter cannot go, such as on another thread. It was
+/// recorded there.
+#[cfg_attr(
+    not(any(feature = "files", feature = "memory", feature = "store")),
+    allow(dead_code, reason = "the other fences decide where they are called")
+)]
+pub(crate) fn told<T>(
+    resource: &str,
+    pass: Option<Pass<'_>>,
+    op: Op,
+    answer: Result<T>,
+) -> Result<T> {
+    if let (Some(pass), Err(Error::Rejected(reject))) = (pass, &answer) {
+        pass.doing(op.word()).rejected(resource, reject);
+    }
+    answer
 }
 
 /// Records a rejection and returns it as the error.

@@ -5,15 +5,16 @@
 //! highest fencing token that it has seen, and refuses every lower one, in one atomic and durable step with the write.
 //!
 //! ```text
-//!   lease.token() ──► claim ──► read ──► write        each of them may be refused: a newer holder has claimed
-//!                     └ raises the fence, durably, before the first read
+//!   lease.pass() ──► claim ──► read ──► write         each of them may be refused: a newer holder has claimed
+//!                    └ raises the fence, durably, before the first read
 //! ```
 //!
 //! * **The same rule everywhere.** Every fence decides as [`palisade_core::fence`] does, which 1,131 test vectors
 //!   describe, and passes one public suite (`conformance`) against the real resource.
 //! * **Your connection, your transaction.** A fence works on the driver's own types; your code keeps control of them.
 //! * **A refusal cannot be overlooked.** It is an [`Error`], and one `?` ends the work of a stale holder.
-//! * **Nothing is silent.** Every rejection is logged and counted once ([`audit`]).
+//! * **Nothing is silent.** Every rejection is logged and counted once ([`audit`]). If the pass is a lease's
+//!   (`lease.pass()`), the authority hears of a late write, too, and its history shows it.
 //!
 //! # Resources
 //!
@@ -166,6 +167,6 @@ pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 pub use objects::{Limits, View};
 pub use palisade_core::Code;
 pub use palisade_core::fence::{
-    DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Mark, Mode, Op, Pass, Rearm, Reject,
-    Rule, Sequence, Verdict, Written,
+    DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Late, Mark, Mode, Op, Pass, Rearm,
+    Reject, Report, Reporter, Rule, Sequence, Verdict, Written,
 };

@@ -29,6 +29,8 @@ pub(crate) const BY_LOCK: TableDefinition<'_, (&str, u64, u64), ()> =
 /// Refused writes, by lock, token and number.
 pub(crate) const REFUSED: TableDefinition<'_, (&str, u64, u64), &[u8]> =
     TableDefinition::new("refused");
+/// The same by number, which is the order of their arrival: lock and token.
+pub(crate) const LATE: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("late");
 /// Gaps, by their first revision.
 pub(crate) const GAPS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("gaps");
 /// The format, the last revision, the bytes of all rows, the number of the last refusal, and whether there is a doubt.
@@ -116,7 +118,7 @@ impl Ledger {
             begin.open_table(OPEN)?;
             begin.open_table(ENDED)?;
             begin.open_table(BY_LOCK)?;
-            begin.open_table(REFUSED)?;
+            index_refusals(&begin)?;
             begin.open_table(GAPS)?;
         }
         begin.commit()?;
@@ -327,6 +329,7 @@ impl Ledger {
         let mut bytes = self.bytes;
         {
             let mut refused = write.open_table(REFUSED)?;
+            let mut late = write.open_table(LATE)?;
             let mut alike = None;
             let mut count = 0;
             for entry in refused.range((lock, token, 0)..=(lock, token, u64::MAX))? {
@@ -357,6 +360,7 @@ impl Ledger {
                     let encoded = encode(refusal);
                     bytes += cost(lock, &encoded);
                     refused.insert((lock, token, number), encoded.as_slice())?;
+                    late.insert(number, (lock, token))?;
                 }
             }
         }
@@ -445,6 +449,21 @@ impl Ledger {
     }
 }
 
+/// A file from before the index gets it.
+fn index_refusals(write: &WriteTransaction) -> Result<(), Error> {
+    let refused = write.open_table(REFUSED)?;
+    let mut late = write.open_table(LATE)?;
+    if late.first()?.is_some() {
+        return Ok(());
+    }
+    for entry in refused.iter()? {
+        let entry = entry?;
+        let (lock, token, number) = entry.0.value();
+        late.insert(number, (lock, token))?;
+    }
+    Ok(())
+}
+
 /// Removes the oldest ended rows until the rest is within the bounds. Returns the bytes that are left.
 fn trim(
     write: &WriteTransaction,
@@ -457,6 +476,7 @@ fn trim(
     let mut ended = write.open_table(ENDED)?;
     let mut by_lock = write.open_table(BY_LOCK)?;
     let mut refused = write.open_table(REFUSED)?;
+    let mut by_number = write.open_table(LATE)?;
     for _ in 0..TRIMMED_AT_ONCE {
         let Some((revision, lock, token, size)) = ({
             let first = ended.first()?;
@@ -480,10 +500,15 @@ fn trim(
         by_lock.remove((lock.as_str(), token, revision))?;
         bytes = bytes.saturating_sub(size);
         let late = (lock.as_str(), token, 0)..=(lock.as_str(), token, u64::MAX);
-        refused.retain_in(late, |_, late| {
+        let mut numbers = Vec::new();
+        refused.retain_in(late, |(_, _, number), late| {
             bytes = bytes.saturating_sub(cost(&lock, late));
+            numbers.push(number);
             false
         })?;
+        for number in numbers {
+            by_number.remove(number)?;
+        }
     }
     Ok(bytes)
 }
@@ -553,7 +578,7 @@ const CACHE: usize = 16 << 20;
 const REFUSALS_OF_A_GRANT: usize = 16;
 
 /// Readers of a lock, the oldest first, among which a refused token is looked for.
-const READERS: usize = 1_000;
+pub(crate) const READERS: usize = 1_000;
 
 /// Rows that one commit removes.
 const TRIMMED_AT_ONCE: usize = 20_000;

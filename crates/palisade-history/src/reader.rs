@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 
 use crate::codec::decode;
-use crate::ledger::{BY_LOCK, ENDED, Error, GAPS, OPEN, REFUSED};
+use crate::ledger::{BY_LOCK, ENDED, Error, GAPS, LATE, OPEN, READERS, REFUSED};
 use crate::row::{Gap, Mode, Refusal, Row};
 
 /// Reads what is committed. Each page is one consistent view, and stops no writer.
@@ -27,6 +27,8 @@ pub struct Query {
     pub token: Option<u64>,
     /// By this client.
     pub client: Option<String>,
+    /// With refused late writes. They come in another order: the latest report first.
+    pub refused: bool,
     /// Where the page before stopped.
     pub after: Option<Cursor>,
 }
@@ -40,6 +42,8 @@ pub enum Cursor {
     Ended(u64),
     /// The same, among the grants of one lock: the token, and the revision of the end.
     OfLock(u64, u64),
+    /// At the grant whose latest refused write has this number.
+    Late(u64),
 }
 
 /// Grants: first those that last, by lock, then the others, the latest end first. Of one lock, the latest token first.
@@ -70,6 +74,10 @@ impl Reader {
             for entry in read.open_table(GAPS)?.iter()?.rev().take(GAPS_SHOWN) {
                 page.gaps.extend(decode::<Gap>(entry?.1.value()));
             }
+        }
+        if query.refused {
+            late(&read, query, limit, &mut page)?;
+            return Ok(page);
         }
         if let None | Some(Cursor::Lasting(..)) = &query.after {
             self.lasting(&read, query, limit, &mut page)?;
@@ -197,6 +205,51 @@ fn collect<K>(
         }
     }
     Ok(())
+}
+
+/// Grants with refused writes. Each stands at the latest of them.
+fn late(read: &ReadTransaction, query: &Query, limit: usize, page: &mut Page) -> Result<(), Error> {
+    let (late, refused) = (read.open_table(LATE)?, read.open_table(REFUSED)?);
+    let last = match query.after {
+        Some(Cursor::Late(number)) => number,
+        _ => u64::MAX,
+    };
+    for (looked_at, entry) in late.range(..=last)?.rev().enumerate() {
+        let (number, of) = entry?;
+        let (number, (lock, token)) = (number.value(), of.value());
+        if page.rows.len() >= limit || looked_at >= LOOKED_AT {
+            page.next = Some(Cursor::Late(number));
+            return Ok(());
+        }
+        let mut all = refused.range((lock, token, 0)..=(lock, token, u64::MAX))?;
+        let latest = all.next_back().transpose()?.map(|(key, _)| key.value().2);
+        if latest != Some(number) {
+            continue;
+        }
+        for row in rows_of(read, lock, token)? {
+            if query.wants(&row) {
+                page.rows.push(with_refusals(read, row)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The grants of a lock with this token: readers of a phase share one.
+fn rows_of(read: &ReadTransaction, lock: &str, token: u64) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    let open = read.open_table(OPEN)?;
+    for entry in open.range((lock, 0)..=(lock, u64::MAX))?.take(READERS) {
+        let row = decode::<Row>(entry?.1.value());
+        rows.extend(row.filter(|row| row.token == token));
+    }
+    let (ended, by_lock) = (read.open_table(ENDED)?, read.open_table(BY_LOCK)?);
+    let of = (lock, token, 0)..=(lock, token, u64::MAX);
+    for entry in by_lock.range(of)?.rev().take(READERS) {
+        let (_, _, revision) = entry?.0.value();
+        rows.extend(ended.get(revision)?.and_then(|row| decode(row.value())));
+    }
+    Ok(rows)
 }
 
 fn with_refusals(read: &ReadTransaction, row: Row) -> Result<(Row, Vec<Refusal>), Error> {

@@ -8,6 +8,8 @@ use palisade_core::{
     Principal, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
+use redb::{ReadableDatabase as _, ReadableTableMetadata as _};
+
 use crate::{Bounds, How, Ledger, Owner, Page, Query, Reader, Refusal, Row, Why};
 
 const FILE: &str = "history.redb";
@@ -152,6 +154,76 @@ fn refusal(operation: &str) -> Refusal {
         by: [7; 16],
         times: 1,
     }
+}
+
+/// Grants with refused writes come by their latest report, each once, in pages of any size. The control is the grant without
+/// one; a file from before the index gets it.
+#[test]
+fn refused_writes_are_found_by_their_latest_report() {
+    let mut place = Place::new();
+    for lock in ["a", "b/1", "b/2", "none"] {
+        place.acquire(lock, "x");
+    }
+    place.commit();
+    // Tokens are numbered over all locks.
+    for (lock, token, operation) in [
+        ("a", 1, "x"),
+        ("b/1", 2, "x"),
+        ("a", 1, "y"),
+        ("b/2", 3, "x"),
+    ] {
+        assert!(
+            place
+                .ledger
+                .refused(lock, token, &refusal(operation))
+                .unwrap()
+        );
+    }
+    let found = |place: &Place, prefix: &str, limit: usize| {
+        let mut query = Query {
+            prefix: prefix.into(),
+            refused: true,
+            ..Query::default()
+        };
+        let mut locks = Vec::new();
+        loop {
+            let page = place.reader.page(&query, limit).unwrap();
+            locks.extend(
+                page.rows
+                    .into_iter()
+                    .map(|(row, late)| (row.lock, late.len())),
+            );
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => return locks,
+            }
+        }
+    };
+    let each = [("b/2", 1), ("a", 2), ("b/1", 1)].map(|(lock, late)| (lock.to_owned(), late));
+    for limit in [1, 2, 3, 1_000] {
+        assert_eq!(found(&place, "", limit), each, "{limit}");
+    }
+    assert_eq!(found(&place, "b/", 1), [each[0].clone(), each[2].clone()]);
+    let mut place = place.reopen(&owner("one", "a"), |file| {
+        let db = redb::Database::open(file).unwrap();
+        let write = db.begin_write().unwrap();
+        assert!(write.delete_table(crate::ledger::LATE).unwrap());
+        write.commit().unwrap();
+    });
+    assert_eq!(found(&place, "", 1), each);
+    // The index goes with its grants.
+    for lock in ["a", "b/1", "b/2"] {
+        place.acquire(lock, "x");
+    }
+    place.commit();
+    place.ms += 31 * 86_400_000;
+    place.commit();
+    assert_eq!(found(&place, "", 1), []);
+    place.reopen(&owner("one", "a"), |file| {
+        let db = redb::Database::open(file).unwrap();
+        let late = db.begin_read().unwrap().open_table(crate::ledger::LATE);
+        assert!(late.unwrap().is_empty().unwrap());
+    });
 }
 
 /// The five questions: who held it, since when, why did it end, who waited and how long, who wrote late.

@@ -10,6 +10,7 @@ mod exposure;
 mod gateway;
 mod memory;
 mod otlp;
+mod reporting;
 mod run;
 mod serve;
 mod service;

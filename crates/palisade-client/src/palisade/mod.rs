@@ -29,6 +29,7 @@ mod address;
 mod connection;
 mod link;
 mod nodes;
+mod report;
 mod request;
 mod table;
 mod unary;
@@ -47,8 +48,8 @@ use palisade_tls::ClientFiles;
 use crate::fault::Fault;
 use crate::options::BearerToken;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Proclamation, Released,
-    Renewal, Reopened, Resized, Revocation, Sequencer, Status,
+    AcquireRequest, Acquired, Cursor, Events, LateWrite, LockService, Operation, Page,
+    Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
 };
 use address::Address;
 use link::Link;
@@ -212,6 +213,10 @@ impl LockService for Palisade {
             permits,
         });
         Box::pin(async move { wire::resized(self.call(wish.into()).await?.into()) })
+    }
+
+    fn report(&self, late: LateWrite) -> Operation<'_, ()> {
+        Box::pin(report::send(&self.nodes, &self.authority, late))
     }
 
     fn status(&self) -> Operation<'_, Status> {

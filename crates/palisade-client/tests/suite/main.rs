@@ -17,6 +17,7 @@ mod connections;
 #[cfg(all(feature = "in-process", feature = "palisade"))]
 mod handing_over;
 mod holder_rules;
+mod reports;
 #[cfg(all(feature = "in-process", feature = "palisade"))]
 mod runtimes;
 mod support;

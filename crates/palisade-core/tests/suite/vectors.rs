@@ -198,10 +198,9 @@ impl Case {
         let [authority, lock] = self.names;
         let (authority, lock) = (authority.map(self::authority), lock.map(self::lock));
         let pass = self.token.map(|token| Pass {
-            token: Token::new(token).unwrap(),
             authority: authority.as_ref(),
             lock: lock.as_ref(),
-            signed: false,
+            ..Pass::new(Token::new(token).unwrap())
         });
         let (op, digest) = self.asked;
         self.before.decide(self.rule, pass, op, digest)

@@ -9,7 +9,7 @@ use crate::conformance::frozen::{
 };
 use crate::conformance::race::{late_write_once, racing_holders};
 use crate::conformance::steps::{
-    Failure, KEY, Probe, admitted, authority, reads, rejected, repeated, stale, t,
+    Failure, Heard, KEY, Probe, admitted, authority, reads, rejected, repeated, stale, t,
 };
 use crate::conformance::{Habit, Report, Subject};
 use crate::fence::{Change, Write};
@@ -32,6 +32,7 @@ pub(super) async fn common<S: Subject>(s: &S, habit: Habit, report: &mut Report)
         a_late_write_after_a_tokened_read_is_rejected;
         a_stale_read_is_rejected;
         a_stale_claim_is_rejected;
+        a_late_write_is_reported_once if habit.reports;
         readers_of_one_phase_pass_together_and_a_late_writer_does_not;
         a_zombie_reader_is_rejected;
         a_slots_zombie_is_rejected_beside_live_holders;
@@ -107,6 +108,24 @@ async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Res
     reads(r.read(2).await?, Some("old"))?;
     stale(r.put(1, "late").await?, 1, 2)?;
     r.holds(Some("old")).await
+}
+
+/// A refusal reaches the reporter of its pass. An admitted operation, and one that is refused for another reason, do not.
+async fn a_late_write_is_reported_once<S: Subject>(s: &S) -> Result<(), Failure> {
+    let (r, heard) = (Probe::fresh(s, "reported").await?, Heard::default());
+    let (old, new) = (t(33)?, t(34)?);
+    let shown = |token| Pass::new(token).reporting_to(&heard);
+    admitted(r.put(33, "old").await?)?;
+    admitted(r.put(34, "new").await?)?;
+    admitted(r.claim_as(shown(new)).await?)?;
+    let late = Write::new(KEY, Change::Put(b"late"));
+    stale(r.write_as(shown(old), late).await?, 33, 34)?;
+    stale(r.write_as(old.into(), late).await?, 33, 34)?;
+    let heard = heard.take();
+    match heard.as_slice() {
+        [(33, 34, operation)] if !operation.is_empty() => Ok(()),
+        _ => Err(format!("reported as {heard:?}, not once as 33 < 34")),
+    }
 }
 
 /// Readers of one phase have one token, so a fence needs no rule for them: all of them claim and read, and the writer before

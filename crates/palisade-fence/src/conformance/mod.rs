@@ -81,6 +81,8 @@ pub struct Habit {
     pub numbers: bool,
     /// Whether its tokens name their authority (rule F6).
     pub authorities: bool,
+    /// Whether a pass reaches the fence as it is, with its reporter; otherwise a refusal has to be reported behind the wire.
+    pub reports: bool,
     /// The number of rounds of the races.
     pub rounds: u64,
 }
@@ -93,6 +95,7 @@ impl Habit {
         appends: true,
         numbers: true,
         authorities: true,
+        reports: true,
         rounds: 1_000,
     };
 
@@ -135,6 +138,7 @@ pub const UNFENCED_FAILS: &[&str] = &[
     "a_late_write_after_a_tokened_read_is_rejected",
     "a_stale_read_is_rejected",
     "a_stale_claim_is_rejected",
+    "a_late_write_is_reported_once",
     "readers_of_one_phase_pass_together_and_a_late_writer_does_not",
     "a_zombie_reader_is_rejected",
     "a_slots_zombie_is_rejected_beside_live_holders",

@@ -1,12 +1,32 @@
 //! The steps from which the checks are built.
 
-use palisade_core::fence::{Pass, Reject, Sequence};
+use std::sync::{Mutex, PoisonError};
+
+use palisade_core::fence::{Late, Pass, Reject, Reporter, Sequence};
 use palisade_core::{AuthorityId, Token};
 
 use crate::admitted::Admitted;
 use crate::conformance::Subject;
 use crate::error::{Error, Result as Answered};
 use crate::fence::{Change, Fence, Write};
+
+/// Keeps what is reported: the refused token, the highest one, and the operation.
+#[derive(Debug, Default)]
+pub(super) struct Heard(Mutex<Vec<(u64, u64, String)>>);
+
+impl Heard {
+    pub(super) fn take(&self) -> Vec<(u64, u64, String)> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Reporter for Heard {
+    fn late(&self, write: &Late<'_>) {
+        let (token, highest) = (write.token.get(), write.highest.get());
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.push((token, highest, write.operation.to_owned()));
+    }
+}
 
 /// The reason why a check failed: the observation that contradicts the rule.
 pub(super) type Failure = String;
@@ -63,7 +83,15 @@ impl<F: Fence> Probe<F> {
     }
 
     pub(super) async fn write(&self, token: u64, write: Write<'_>) -> Result<Answer<()>, Failure> {
-        answer(self.fence.write(Pass::new(t(token)?), write).await)
+        self.write_as(Pass::new(t(token)?), write).await
+    }
+
+    pub(super) async fn write_as(
+        &self,
+        pass: Pass<'_>,
+        write: Write<'_>,
+    ) -> Result<Answer<()>, Failure> {
+        answer(self.fence.write(pass, write).await)
     }
 
     pub(super) async fn tokenless(&self, text: &str) -> Result<Answer<()>, Failure> {

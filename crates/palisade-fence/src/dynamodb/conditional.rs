@@ -71,7 +71,7 @@ pub(super) async fn carry_out(
             .decide(rule, operation.pass, operation.op, operation.digest);
         let next = match location.or_damaged(verdict)? {
             Verdict::Reject(reject) => {
-                return Err(audit::reject(&location.name, operation.pass, reject));
+                return Err(rejected(location, operation, reject));
             }
             Verdict::Repeat => {
                 return Ok(Admitted {
@@ -100,11 +100,7 @@ pub(super) async fn carry_out(
         match effect.put(&seen, &stamped).await? {
             PutOutcome::Done => return Ok(Admitted::new(seen, highest)),
             PutOutcome::Missing => {
-                return Err(audit::reject(
-                    &location.name,
-                    operation.pass,
-                    Reject::Missing,
-                ));
+                return Err(rejected(location, operation, Reject::Missing));
             }
             PutOutcome::Refused => {}
         }
@@ -126,6 +122,11 @@ pub(super) async fn carry_out(
         }
     }
     Err(contended())
+}
+
+fn rejected(location: &Location, operation: Operation<'_>, reject: Reject) -> Error {
+    let pass = operation.pass.map(|pass| pass.doing(operation.op.word()));
+    audit::reject(&location.name, pass, reject)
 }
 
 async fn load(location: &Location) -> Result<Loaded> {

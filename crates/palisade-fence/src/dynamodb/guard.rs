@@ -45,7 +45,7 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         gets: &[Get],
     ) -> Result<Admitted<Vec<Option<Attributes>>>> {
-        let pass = pass.into();
+        let pass = pass.into().doing("read");
         in_range(gets.len())?;
         for attempt in 0..ATTEMPTS {
             back_off(attempt).await?;

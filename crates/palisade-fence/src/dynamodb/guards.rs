@@ -107,7 +107,8 @@ impl Guards {
                 let verdict = next.guard.decide(self.rule, Some(*pass), Op::Claim, None);
                 match guard.location.or_damaged(verdict)? {
                     Verdict::Reject(reject) => {
-                        return Err(audit::reject(&guard.location.name, Some(*pass), reject));
+                        let pass = pass.doing("claim");
+                        return Err(audit::reject(&guard.location.name, Some(pass), reject));
                     }
                     Verdict::Admit(Some(row)) => (next.guard, raises) = (row, true),
                     Verdict::Admit(None) | Verdict::Repeat => {}

@@ -84,7 +84,7 @@ impl Folder {
     /// [`Error::Rejected`] for a stale token; [`Error::Busy`]; [`Error::FenceLost`] and [`Error::Damaged`], until an operator
     /// re-arms the folder; errors of the file system.
     pub fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Admitted<()>> {
-        let pass = pass.into();
+        let pass = pass.into().doing("claim");
         let mut locked = self.enter()?;
         let verdict = locked.decide(self.rule, Some(pass), Op::Claim, None);
         self.answer(&mut locked, verdict, Some(pass), |locked, next| {
@@ -102,7 +102,7 @@ impl Folder {
         pass: impl Into<Pass<'p>>,
         key: &str,
     ) -> Result<Admitted<Option<Vec<u8>>>> {
-        let (path, pass) = (path(key)?, pass.into());
+        let (path, pass) = (path(key)?, pass.into().doing("read"));
         let mut locked = self.enter()?;
         let verdict = locked.decide(self.rule, Some(pass), Op::Read, None);
         self.answer(&mut locked, verdict, Some(pass), |locked, next| {
@@ -118,7 +118,12 @@ impl Folder {
     /// As [`Folder::claim`]; [`Error::Name`] and [`Error::Argument`] for a file that cannot be one of the folder.
     pub fn write<'p>(&self, pass: impl Into<Pass<'p>>, write: Write<'_>) -> Result<Admitted<()>> {
         let alter = write.change.into();
-        self.change(Some(pass.into()), write.key, &alter, write.sequence)
+        self.change(
+            Some(pass.into().doing("write")),
+            write.key,
+            &alter,
+            write.sequence,
+        )
     }
 
     /// A write by code without a token: rejected once the folder is fenced (rule F9). Such code calls this
@@ -137,6 +142,11 @@ impl Folder {
     /// A name that is not valid; errors of the file system.
     pub fn observe(&self, key: &str) -> Result<Option<Vec<u8>>> {
         self.disk.read(file(&path(key)?))
+    }
+
+    /// The folder's name at rejections.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) fn change(

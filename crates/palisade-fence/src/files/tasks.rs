@@ -1,10 +1,11 @@
 //! A fenced folder for asynchronous code.
 
-use palisade_core::fence::Pass;
+use palisade_core::fence::{Op, Pass};
 
 use super::disk::failed;
 use super::folder::Folder;
 use crate::admitted::Admitted;
+use crate::audit;
 use crate::error::Result;
 use crate::fence::{Change, Fence, Write};
 use crate::objects::{Alter, Credentials};
@@ -15,6 +16,18 @@ use crate::objects::{Alter, Credentials};
 pub struct AsyncFolder(pub Folder);
 
 impl AsyncFolder {
+    /// Runs a call for a holder, and reports a rejection: the pass's reporter stays on this side.
+    async fn run_for<T: Send + 'static>(
+        &self,
+        pass: Pass<'_>,
+        op: Op,
+        job: impl FnOnce(&Folder, Pass<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let by = Credentials::from(pass);
+        let answer = self.run(move |folder| job(folder, by.as_pass())).await;
+        audit::told(self.0.name(), Some(pass), op, answer)
+    }
+
     async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Folder) -> Result<T> + Send + 'static,
@@ -30,21 +43,23 @@ impl AsyncFolder {
 
 impl Fence for AsyncFolder {
     async fn claim(&self, pass: Pass<'_>) -> Result<Admitted<()>> {
-        let by = Credentials::from(pass);
-        self.run(move |folder| folder.claim(by.as_pass())).await
+        self.run_for(pass, Op::Claim, |folder, pass| folder.claim(pass))
+            .await
     }
 
     async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Admitted<Option<Vec<u8>>>> {
-        let (by, key) = (Credentials::from(pass), key.to_owned());
-        self.run(move |folder| folder.read(by.as_pass(), &key))
+        let key = key.to_owned();
+        self.run_for(pass, Op::Read, move |folder, pass| folder.read(pass, &key))
             .await
     }
 
     async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Admitted<()>> {
-        let (by, key) = (Credentials::from(pass), write.key.to_owned());
-        let (alter, sequence) = (Alter::from(write.change), write.sequence);
-        self.run(move |folder| folder.change(Some(by.as_pass()), &key, &alter, sequence))
-            .await
+        let (key, sequence) = (write.key.to_owned(), write.sequence);
+        let alter = Alter::from(write.change);
+        self.run_for(pass, Op::Write(sequence), move |folder, pass| {
+            folder.change(Some(pass), &key, &alter, sequence)
+        })
+        .await
     }
 
     async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {

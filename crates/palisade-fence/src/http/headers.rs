@@ -101,10 +101,10 @@ impl Presented {
 
     pub(super) fn pass(&self) -> Option<Pass<'_>> {
         self.token.map(|token| Pass {
-            token,
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
             signed: self.signed,
+            ..Pass::new(token)
         })
     }
 }

@@ -1,10 +1,11 @@
 //! The layer: it judges a request, passes it on and watches for its end.
 
 use palisade_core::Code;
+use palisade_core::fence::{Op, Reporter};
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use axum_core::BoxError;
@@ -57,6 +58,8 @@ struct Gate<M, R> {
     sequencers: Check,
     lanes: Lanes,
     counters: Arc<Counters>,
+    /// Hears of refused late writes.
+    reporter: OnceLock<Arc<dyn Reporter>>,
     /// One permit for each byte of [`Policy::held_bytes`].
     room: Arc<Semaphore>,
 }
@@ -103,8 +106,17 @@ impl<M: Marks, R: Resources> FenceLayer<M, R> {
             sequencers,
             lanes: Lanes::new(unsettled).ok_or(BadPolicy::NoRuntime)?,
             counters: Arc::default(),
+            reporter: OnceLock::new(),
             room: Arc::new(Semaphore::new(policy.held_bytes)),
         })))
+    }
+
+    /// Reports each refused late write to `reporter`: a `palisade_client::Client` tells its authority. The lock is the one that
+    /// the request names, the operation its method and path. The first reporter stays.
+    #[must_use]
+    pub fn reporting_to(self, reporter: Arc<dyn Reporter>) -> FenceLayer<M, R> {
+        let _ = self.0.reporter.set(reporter);
+        self
     }
 
     /// Returns the counts since it was created.
@@ -256,9 +268,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             (RequestKind::Claim | RequestKind::Read, _) => Act::Claim,
         };
         let lane = self.lanes.lane(&fenced.resource);
-        let judged = self
-            .judge_in(&lane, fenced, act, is_grpc(&head.headers))
-            .await;
+        let judged = self.judge_in(&lane, fenced, act, head).await;
         drop(lane);
         if judged.is_err() {
             self.lanes.forget(&fenced.resource);
@@ -272,9 +282,9 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         lane: &Lane,
         fenced: &FencedRequest,
         act: Act,
-        grpc: bool,
+        head: &Parts,
     ) -> Result<Admission, Refusal> {
-        let marks = &self.marks;
+        let (marks, grpc) = (&self.marks, is_grpc(&head.headers));
         if lane.highest().is_none() {
             let mark = marks.highest(&fenced.resource).await.map_err(refusal)?;
             lane.note(mark);
@@ -289,7 +299,10 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         let permit = self.lanes.enter(lane, self.policy.wait, wants_alone).await;
         let permit = permit.map_err(|_| Refusal::Unjudged(self.busy()))?;
         let judged = marks.judge(&fenced.resource, fenced.presented.pass(), act);
-        let admitted = judged.await.map_err(refusal)?;
+        let admitted = judged.await.map_err(|error| {
+            self.report(fenced, head, &error);
+            refusal(error)
+        })?;
         lane.note(fenced.token());
         match fenced.kind {
             RequestKind::Claim => Ok(Admission::Answer(answer::claimed(admitted.highest, grpc))),
@@ -323,6 +336,21 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         Ok(Admission::Write(Flight::start(
             permit, number, settle, counters,
         )))
+    }
+
+    /// Reports a late write. The marks get no reporter, because they may judge on another thread.
+    fn report(&self, fenced: &FencedRequest, head: &Parts, error: &Error) {
+        let (reporter, pass) = (self.reporter.get(), fenced.presented.pass());
+        let (Some(reporter), Some(pass), Some(reject)) = (reporter, pass, error.rejected()) else {
+            return;
+        };
+        let operation = match fenced.kind {
+            RequestKind::Claim => Op::Claim.word().to_owned(),
+            // Not the query, which may contain secrets.
+            _ => format!("{} {}", head.method, head.uri.path()),
+        };
+        let pass = pass.doing(&operation).reporting_to(&**reporter);
+        pass.rejected(fenced.resource.as_str(), reject);
     }
 
     fn busy(&self) -> Problem {

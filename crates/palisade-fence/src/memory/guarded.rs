@@ -106,7 +106,7 @@ impl<T> Guarded<T> {
             Verdict::Reject(reject) => {
                 return Err(audit::reject(
                     std::any::type_name::<T>(),
-                    Some(pass),
+                    Some(pass.doing(op.word())),
                     reject,
                 ));
             }

@@ -104,12 +104,13 @@ impl Resource {
         pass: Option<Pass<'_>>,
         operation: Operation,
     ) -> Result<Admitted<Option<Bytes>>> {
-        let by = pass.map(Into::into);
-        self.store.carry_out(Request {
+        let (by, op) = (pass.map(Into::into), operation.op());
+        let answer = self.store.carry_out(Request {
             resource: self.id.clone(),
             by,
             operation,
-        })
+        });
+        audit::told(self.id.as_str(), pass, op, answer)
     }
 }
 

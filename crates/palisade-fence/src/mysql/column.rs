@@ -10,7 +10,6 @@
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Row, Transaction, Value};
-use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::rows::{int, number};
@@ -66,37 +65,39 @@ impl Column {
     ///
     /// # Errors
     /// [`Error::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row; errors of the database.
-    pub async fn claim(
+    pub async fn claim<'p>(
         &self,
         tx: &mut Transaction<'_>,
         key: impl Into<Value>,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<()>> {
-        let (key, number) = (key.into(), int(token.get()));
+        let pass = pass.into().doing("claim");
+        let (key, number) = (key.into(), int(pass.token.get()));
         let sql = format!("{}{}", self.raise, self.condition());
         tx.exec_drop(sql, (number, &key, number)).await?;
         let changed = tx.affected_rows();
         in_transaction(tx)?;
         // A row that already had this token was matched and not changed.
-        if changed == 0 && self.judge(tx, &key, token).await? != number {
-            return Err(rejected(&key, token, Reject::Missing));
+        if changed == 0 && self.judge(tx, &key, pass).await? != number {
+            return Err(rejected(&key, pass, Reject::Missing));
         }
-        Ok(Admitted::new((), Some(token)))
+        Ok(Admitted::new((), Some(pass.token)))
     }
 
     /// Claims a row pessimistically: locks it until the transaction ends, decides, raises.
     ///
     /// # Errors
     /// As [`Column::claim`].
-    pub async fn lock(
+    pub async fn lock<'p>(
         &self,
         tx: &mut Transaction<'_>,
         key: impl Into<Value>,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("claim");
         let key = key.into();
-        self.judge(tx, &key, token).await?;
-        self.claim(tx, key, token).await
+        self.judge(tx, &key, pass).await?;
+        self.claim(tx, key, pass).await
     }
 
     /// Judges your own `UPDATE … WHERE … AND condition` by the number of rows that it matched. One or more
@@ -108,8 +109,7 @@ impl Column {
     ///
     /// ```no_run
     /// # use mysql_async::{Transaction, prelude::Queryable as _};
-    /// # use palisade_core::Token;
-    /// # use palisade_fence::mysql::Column;
+    /// #     /// # use palisade_fence::mysql::Column;
     /// # async fn write(mut tx: Transaction<'_>, token: Token) -> Result<(), Box<dyn std::error::Error>> {
     /// let orders = Column::new("orders", "id", "last_fencing_token")?;
     /// let sql = format!("UPDATE orders SET total = ?, last_fencing_token = ? WHERE id = ? AND {}",
@@ -124,46 +124,47 @@ impl Column {
     /// # Errors
     /// As [`Column::claim`]. A row that would have been admitted, but was not matched, counts as
     /// missing: another condition of the statement was false.
-    pub async fn explain(
+    pub async fn explain<'p>(
         &self,
         tx: &mut Transaction<'_>,
         key: impl Into<Value>,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
         affected: u64,
     ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("write");
         if affected > 0 {
-            return Ok(Admitted::new((), Some(token)));
+            return Ok(Admitted::new((), Some(pass.token)));
         }
         let (key, found) = (key.into(), tx.opts().client_found_rows());
-        if self.judge(tx, &key, token).await? == int(token.get()) && !found {
+        if self.judge(tx, &key, pass).await? == int(pass.token.get()) && !found {
             return Err(Error::Argument(
                 "0 rows were changed: they may have been missed, or have had these values already; \
                  connect with client_found_rows=true to have hit rows counted"
                     .to_owned(),
             ));
         }
-        Err(rejected(&key, token, Reject::Missing))
+        Err(rejected(&key, pass, Reject::Missing))
     }
 
     /// Locks the row and decides the token; returns the number in the column.
-    async fn judge(&self, tx: &mut Transaction<'_>, key: &Value, token: Token) -> Result<i64> {
+    async fn judge(&self, tx: &mut Transaction<'_>, key: &Value, pass: Pass<'_>) -> Result<i64> {
         let row: Option<Row> = tx.exec_first(&self.lock, (key,)).await?;
         let Some(mut row) = row else {
-            return Err(rejected(key, token, Reject::Missing));
+            return Err(rejected(key, pass, Reject::Missing));
         };
         let column = number(&mut row, 0).map_err(|holds| Corrupt {
             column: "last_fencing_token",
             holds,
         })?;
-        match judge(self.rule, column, token)? {
-            Some(reject) => Err(rejected(key, token, reject)),
+        match judge(self.rule, column, pass.token)? {
+            Some(reject) => Err(rejected(key, pass, reject)),
             None => Ok(column),
         }
     }
 }
 
-fn rejected(key: &Value, token: Token, reject: Reject) -> Error {
-    audit::reject(&key.as_sql(true), Some(Pass::new(token)), reject)
+fn rejected(key: &Value, pass: Pass<'_>, reject: Reject) -> Error {
+    audit::reject(&key.as_sql(true), Some(pass), reject)
 }
 
 /// Quotes a name for SQL. It refuses a name that is too long for MySQL.

@@ -206,7 +206,10 @@ impl Guard {
         match tx.exec_first(JUDGE, Params::Positional(arguments)).await {
             Ok(row) => Ok(admitted(pass.token, row)),
             Err(error) => match whole(tx, resource, error.into()).await {
-                Answer::Rejected { reject, .. } => Err(audit::reject(resource, Some(pass), reject)),
+                Answer::Rejected { reject, .. } => {
+                    let pass = pass.doing(op.word());
+                    Err(audit::reject(resource, Some(pass), reject))
+                }
                 Answer::Error(error) => Err(error),
             },
         }

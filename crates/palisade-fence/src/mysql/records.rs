@@ -5,7 +5,6 @@
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Params, Row, Transaction};
-use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::rows::{int, number, text};
@@ -55,37 +54,39 @@ impl Records {
     ///
     /// # Errors
     /// [`Error::Rejected`] for a stale token and a jump; errors of the database; an id that is not valid.
-    pub async fn claim(
+    pub async fn claim<'p>(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<Option<String>>> {
-        self.begin(tx, id, token).await?;
-        tx.exec_drop(CLAIM, self.arguments(id, token, None)).await?;
+        let pass = pass.into().doing("claim");
+        self.begin(tx, id, pass).await?;
+        tx.exec_drop(CLAIM, self.arguments(id, pass, None)).await?;
         in_transaction(tx)?;
-        self.settle(tx, id, token, None).await
+        self.settle(tx, id, pass, None).await
     }
 
     /// Writes a resource's text. A missing row is created; a higher token is claimed in the same step.
     ///
     /// # Errors
     /// As [`Records::claim`].
-    pub async fn write(
+    pub async fn write<'p>(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
         data: &str,
     ) -> Result<Admitted<()>> {
-        self.begin(tx, id, token).await?;
-        let arguments = self.arguments(id, token, Some(data));
+        let pass = pass.into().doing("write");
+        self.begin(tx, id, pass).await?;
+        let arguments = self.arguments(id, pass, Some(data));
         tx.exec_drop(WRITE, arguments).await?;
         let changed = tx.affected_rows();
         in_transaction(tx)?;
         match changed {
-            0 => Ok(self.settle(tx, id, token, Some(data)).await?.map(drop)),
-            _ => Ok(Admitted::new((), Some(token))),
+            0 => Ok(self.settle(tx, id, pass, Some(data)).await?.map(drop)),
+            _ => Ok(Admitted::new((), Some(pass.token))),
         }
     }
 
@@ -93,38 +94,39 @@ impl Records {
     ///
     /// # Errors
     /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
-    pub async fn delete(
+    pub async fn delete<'p>(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("write");
         valid_id(id)?;
-        match self.judge(tx, id, token).await? {
+        match self.judge(tx, id, pass).await? {
             Some((_, Some(_))) => {
-                let arguments = self.arguments(id, token, None);
+                let arguments = self.arguments(id, pass, None);
                 tx.exec_drop(WRITE, arguments).await?;
                 in_transaction(tx)?;
-                Ok(Admitted::new((), Some(token)))
+                Ok(Admitted::new((), Some(pass.token)))
             }
-            _ => Err(rejected(id, token, Reject::Missing)),
+            _ => Err(rejected(id, pass, Reject::Missing)),
         }
     }
 
-    fn arguments(&self, id: &str, token: Token, data: Option<&str>) -> Params {
+    fn arguments(&self, id: &str, pass: Pass<'_>, data: Option<&str>) -> Params {
         Params::from(vec![
             ("id", mysql_async::Value::from(id)),
             ("data", data.into()),
-            ("token", int(token.get()).into()),
+            ("token", int(pass.token.get()).into()),
             ("bound", int(bound(self.rule)).into()),
         ])
     }
 
     /// Checks the id, and locks and decides if that is the strategy.
-    async fn begin(&self, tx: &mut Transaction<'_>, id: &str, token: Token) -> Result<()> {
+    async fn begin(&self, tx: &mut Transaction<'_>, id: &str, pass: Pass<'_>) -> Result<()> {
         valid_id(id)?;
         if self.strategy == Strategy::Pessimistic {
-            self.judge(tx, id, token).await?;
+            self.judge(tx, id, pass).await?;
         }
         Ok(())
     }
@@ -134,7 +136,7 @@ impl Records {
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
-        token: Token,
+        pass: Pass<'_>,
     ) -> Result<Option<Stored>> {
         let row: Option<Row> = tx.exec_first(LOCK, Params::from(vec![("id", id)])).await?;
         let stored = match row {
@@ -148,8 +150,8 @@ impl Records {
             }
         };
         let highest = stored.as_ref().map_or(0, |(highest, _)| *highest);
-        match judge(self.rule, highest, token)? {
-            Some(reject) => Err(rejected(id, token, reject)),
+        match judge(self.rule, highest, pass.token)? {
+            Some(reject) => Err(rejected(id, pass, reject)),
             None => Ok(stored),
         }
     }
@@ -159,18 +161,18 @@ impl Records {
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
-        token: Token,
+        pass: Pass<'_>,
         data: Option<&str>,
     ) -> Result<Admitted<Option<String>>> {
-        match self.judge(tx, id, token).await? {
-            Some((highest, data)) if highest == int(token.get()) => {
-                Ok(Admitted::new(data, Some(token)))
+        match self.judge(tx, id, pass).await? {
+            Some((highest, data)) if highest == int(pass.token.get()) => {
+                Ok(Admitted::new(data, Some(pass.token)))
             }
-            Some(_) => Err(rejected(id, token, Reject::Missing)),
+            Some(_) => Err(rejected(id, pass, Reject::Missing)),
             None => {
-                let arguments = self.arguments(id, token, data);
+                let arguments = self.arguments(id, pass, data);
                 tx.exec_drop(CREATE, arguments).await.map_err(begin_again)?;
-                Ok(Admitted::new(None, Some(token)))
+                Ok(Admitted::new(None, Some(pass.token)))
             }
         }
     }
@@ -179,8 +181,8 @@ impl Records {
 /// The token and the text of a row.
 type Stored = (i64, Option<String>);
 
-fn rejected(id: &str, token: Token, reject: Reject) -> Error {
-    audit::reject(id, Some(Pass::new(token)), reject)
+fn rejected(id: &str, pass: Pass<'_>, reject: Reject) -> Error {
+    audit::reject(id, Some(pass), reject)
 }
 
 /// Another transaction that created the same row at the same time is no reason to give up.

@@ -58,7 +58,7 @@ impl Resource {
         uploaded: &mut Option<String>,
     ) -> Result<Attempt> {
         let Some(seen) = self.files.load().await? else {
-            return self.first(pass).await;
+            return self.first(pass, operation.op()).await;
         };
         let digest = operation.numbered().map(|numbered| numbered.digest);
         let guard = &seen.document.fence.guard;
@@ -69,12 +69,12 @@ impl Resource {
                 highest: self.or_damaged(guard.state())?.highest(),
                 repeat: true,
             })),
-            Verdict::Reject(reject) => Err(self.rejected(pass, reject)),
+            Verdict::Reject(reject) => Err(self.rejected(pass, operation.op(), reject)),
         }
     }
 
     /// Creates the manifest of a resource without one, with the claim in it, before any data is uploaded.
-    async fn first(&self, pass: Option<Pass<'_>>) -> Result<Attempt> {
+    async fn first(&self, pass: Option<Pass<'_>>, asked: Op) -> Result<Attempt> {
         if self.appeared_meanwhile().await? {
             return Ok(Attempt::Again);
         }
@@ -84,7 +84,7 @@ impl Resource {
             None => Op::Write(None),
         };
         match self.or_damaged(document.fence.guard.decide(self.rule, pass, op, None))? {
-            Verdict::Reject(reject) => return Err(self.rejected(pass, reject)),
+            Verdict::Reject(reject) => return Err(self.rejected(pass, asked, reject)),
             Verdict::Admit(Some(claimed)) => document.fence.guard = claimed,
             Verdict::Admit(None) | Verdict::Repeat => {}
         }
@@ -124,7 +124,7 @@ impl Resource {
         let highest = self.or_damaged(document.fence.guard.state())?.highest();
         if let Operation::Write { path, alter, .. } = operation {
             if matches!(alter, Alter::Delete) && document.keys.remove(path.as_str()).is_none() {
-                return Err(self.rejected(pass, Reject::Missing));
+                return Err(self.rejected(pass, operation.op(), Reject::Missing));
             }
             let token = pass.map_or(0, |pass| pass.token.get());
             self.place(&mut document, path, alter, token, uploaded)
@@ -214,7 +214,8 @@ impl Resource {
         read.map_err(|corrupt| damaged(&self.files.name, corrupt))
     }
 
-    fn rejected(&self, pass: Option<Pass<'_>>, reject: Reject) -> Error {
+    fn rejected(&self, pass: Option<Pass<'_>>, op: Op, reject: Reject) -> Error {
+        let pass = pass.map(|pass| pass.doing(op.word()));
         audit::reject(&self.files.name, pass, reject)
     }
 }

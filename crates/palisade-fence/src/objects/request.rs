@@ -103,10 +103,10 @@ impl Request {
 impl Credentials {
     pub(crate) fn as_pass(&self) -> Pass<'_> {
         Pass {
-            token: self.token,
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
             signed: self.signed,
+            ..Pass::new(self.token)
         }
     }
 }
@@ -126,6 +126,7 @@ impl From<Pass<'_>> for Credentials {
             authority,
             lock,
             signed,
+            ..
         } = pass;
         Credentials {
             token,

@@ -8,7 +8,6 @@
 //!
 //! A column stores one number, so it supports the tokens of one authority and lock, and no numbered writes.
 
-use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::session::{Arg, Session};
@@ -91,34 +90,36 @@ impl Column {
     ///
     /// # Errors
     /// [`Error::Rejected`](crate::Error::Rejected): stale, a jump, or [`Reject::Missing`] if there is no such row; errors of the database.
-    pub async fn claim<S: Session>(
+    pub async fn claim<'p, S: Session>(
         &self,
         tx: &mut S,
         key: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("claim");
         let arguments = [
             Arg::Text(Some(key)),
-            int(token.get()),
+            int(pass.token.get()),
             int(bound(self.rule)),
         ];
         let rows = tx.run(&self.raise, &arguments).await?.len();
-        self.explain(tx, key, token, rows as u64).await
+        self.explain(tx, key, pass, rows as u64).await
     }
 
     /// Claims a row pessimistically: locks it until the transaction ends, decides, raises.
     ///
     /// # Errors
     /// As [`Column::claim`].
-    pub async fn lock<S: Session>(
+    pub async fn lock<'p, S: Session>(
         &self,
         tx: &mut S,
         key: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<()>> {
-        match self.judge(tx, &self.lock, key, token).await? {
-            Some(reject) => Err(audit::reject(key, Some(Pass::new(token)), reject)),
-            None => self.claim(tx, key, token).await,
+        let pass = pass.into().doing("claim");
+        match self.judge(tx, &self.lock, key, pass).await? {
+            Some(reject) => Err(audit::reject(key, Some(pass), reject)),
+            None => self.claim(tx, key, pass).await,
         }
     }
 
@@ -136,19 +137,20 @@ impl Column {
     /// # Errors
     /// As [`Column::claim`]. A row that would have been admitted, but was not matched, counts as
     /// missing: another condition of the statement was false.
-    pub async fn explain<S: Session>(
+    pub async fn explain<'p, S: Session>(
         &self,
         tx: &mut S,
         key: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
         affected: u64,
     ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("write");
         if affected > 0 {
-            return Ok(Admitted::new((), Some(token)));
+            return Ok(Admitted::new((), Some(pass.token)));
         }
-        let why = self.judge(tx, &self.look, key, token).await?;
+        let why = self.judge(tx, &self.look, key, pass).await?;
         let reject = why.unwrap_or(Reject::Missing);
-        Err(audit::reject(key, Some(Pass::new(token)), reject))
+        Err(audit::reject(key, Some(pass), reject))
     }
 
     /// Returns the reason why this row rejects the token; `None` if it admits it.
@@ -157,11 +159,11 @@ impl Column {
         tx: &mut S,
         sql: &str,
         key: &str,
-        token: Token,
+        pass: Pass<'_>,
     ) -> Result<Option<Reject>> {
         let rows = tx.run(sql, &[Arg::Text(Some(key))]).await?;
         match rows.first() {
-            Some(row) => Ok(judge(self.rule, row.int(0).unwrap_or(0), token)?),
+            Some(row) => Ok(judge(self.rule, row.int(0).unwrap_or(0), pass.token)?),
             None => Ok(Some(Reject::Missing)),
         }
     }

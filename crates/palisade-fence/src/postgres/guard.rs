@@ -85,7 +85,7 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         op: Op,
     ) -> Result<Admitted<Option<Vec<u8>>>> {
-        let pass = pass.into();
+        let pass = pass.into().doing(op.word());
         let admitted = match op {
             Op::Claim => self.run(tx, CLAIM, resource, pass, &[]).await?,
             Op::Read => self.run(tx, CHECK, resource, pass, &[]).await?,
@@ -108,7 +108,8 @@ impl Guard {
         write: Numbered,
     ) -> Result<Admitted<Option<Vec<u8>>>> {
         let (number, digest) = (Some(write.sequence), Some(write.digest));
-        self.writes(tx, resource, pass.into(), number, digest).await
+        let pass = pass.into().doing("write");
+        self.writes(tx, resource, pass, number, digest).await
     }
 
     /// Records the result of a numbered write, in the transaction of that write under this token.
@@ -170,7 +171,8 @@ impl Guard {
             }
             Err(Answer::Rejected { resource, reject }) => {
                 let resource = resource.unwrap_or_default();
-                let pass = claims.get(resource.as_str()).copied();
+                let pass = claims.get(resource.as_str());
+                let pass = pass.map(|pass| pass.doing("claim"));
                 Err(audit::reject(&resource, pass, reject))
             }
             Err(Answer::Error(error)) => Err(error),

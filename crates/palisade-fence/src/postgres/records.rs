@@ -1,6 +1,5 @@
 //! The ready-made store `resource_records`: a text for each resource, and its token in the same row.
 
-use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::column::int;
@@ -62,24 +61,25 @@ impl Records {
     ///
     /// # Errors
     /// [`Error::Rejected`] for a stale token and a jump; errors of the database; an id that is not valid.
-    pub async fn claim<S: Session>(
+    pub async fn claim<'p, S: Session>(
         &self,
         tx: &mut S,
         id: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<Option<String>>> {
+        let pass = pass.into().doing("claim");
         valid_id(id)?;
         match self.strategy {
             Strategy::Optimistic => {
-                let arguments = [Arg::Text(Some(id)), int(token.get()), self.bound()];
+                let arguments = [Arg::Text(Some(id)), int(pass.token.get()), self.bound()];
                 match tx.run(CLAIM, &arguments).await?.first_mut() {
-                    Some(row) => Ok(Admitted::new(row.text(0), Some(token))),
-                    None => Err(self.why(tx, id, token).await),
+                    Some(row) => Ok(Admitted::new(row.text(0), Some(pass.token))),
+                    None => Err(self.why(tx, id, pass).await),
                 }
             }
             Strategy::Pessimistic => {
-                let data = self.lock(tx, id, token).await?;
-                let set = self.set(tx, id, data.as_deref(), token).await?;
+                let data = self.lock(tx, id, pass).await?;
+                let set = self.set(tx, id, data.as_deref(), pass).await?;
                 Ok(set.map(|()| data))
             }
         }
@@ -89,26 +89,27 @@ impl Records {
     ///
     /// # Errors
     /// As [`Records::claim`].
-    pub async fn write<S: Session>(
+    pub async fn write<'p, S: Session>(
         &self,
         tx: &mut S,
         id: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
         data: &str,
     ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("write");
         valid_id(id)?;
         match self.strategy {
             Strategy::Optimistic => {
                 let (id_, data) = (Arg::Text(Some(id)), Arg::Text(Some(data)));
-                let arguments = [id_, data, int(token.get()), self.bound()];
+                let arguments = [id_, data, int(pass.token.get()), self.bound()];
                 match tx.run(OPTIMISTIC, &arguments).await?.len() {
-                    1 => Ok(Admitted::new((), Some(token))),
-                    _ => Err(self.why(tx, id, token).await),
+                    1 => Ok(Admitted::new((), Some(pass.token))),
+                    _ => Err(self.why(tx, id, pass).await),
                 }
             }
             Strategy::Pessimistic => {
-                self.lock(tx, id, token).await?;
-                self.set(tx, id, Some(data), token).await
+                self.lock(tx, id, pass).await?;
+                self.set(tx, id, Some(data), pass).await
             }
         }
     }
@@ -117,21 +118,27 @@ impl Records {
     ///
     /// # Errors
     /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
-    pub async fn delete<S: Session>(
+    pub async fn delete<'p, S: Session>(
         &self,
         tx: &mut S,
         id: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("write");
         valid_id(id)?;
-        self.lock(tx, id, token).await?;
-        let arguments = [Arg::Text(Some(id)), int(token.get())];
+        self.lock(tx, id, pass).await?;
+        let arguments = [Arg::Text(Some(id)), int(pass.token.get())];
         let deleted = tx.run(DELETE, &arguments).await?.len();
-        one_row(id, token, deleted)
+        one_row(id, pass, deleted)
     }
 
     /// Locks the row until the transaction ends, and decides the token; returns the text.
-    async fn lock<S: Session>(&self, tx: &mut S, id: &str, token: Token) -> Result<Option<String>> {
+    async fn lock<S: Session>(
+        &self,
+        tx: &mut S,
+        id: &str,
+        pass: Pass<'_>,
+    ) -> Result<Option<String>> {
         let arguments = [Arg::Text(Some(id))];
         let mut rows = tx.run(LOCK, &arguments).await?;
         if rows.is_empty() {
@@ -139,10 +146,10 @@ impl Records {
             rows = tx.run(LOCK, &arguments).await?;
         }
         let Some(row) = rows.first_mut() else {
-            return Err(rejected(id, token, Reject::Missing));
+            return Err(rejected(id, pass, Reject::Missing));
         };
-        match judge(self.rule, row.int(0).unwrap_or(0), token)? {
-            Some(reject) => Err(rejected(id, token, reject)),
+        match judge(self.rule, row.int(0).unwrap_or(0), pass.token)? {
+            Some(reject) => Err(rejected(id, pass, reject)),
             None => Ok(row.text(1)),
         }
     }
@@ -152,22 +159,22 @@ impl Records {
         tx: &mut S,
         id: &str,
         data: Option<&str>,
-        token: Token,
+        pass: Pass<'_>,
     ) -> Result<Admitted<()>> {
-        let arguments = [Arg::Text(Some(id)), Arg::Text(data), int(token.get())];
+        let arguments = [Arg::Text(Some(id)), Arg::Text(data), int(pass.token.get())];
         let set = tx.run(SET, &arguments).await?.len();
-        one_row(id, token, set)
+        one_row(id, pass, set)
     }
 
     /// Returns the reason why no row was matched.
-    async fn why<S: Session>(&self, tx: &mut S, id: &str, token: Token) -> Error {
+    async fn why<S: Session>(&self, tx: &mut S, id: &str, pass: Pass<'_>) -> Error {
         let rows = match tx.run(LOOK, &[Arg::Text(Some(id))]).await {
             Ok(rows) => rows,
             Err(answer) => return answer.into(),
         };
         let highest = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
-        match judge(self.rule, highest, token) {
-            Ok(reject) => rejected(id, token, reject.unwrap_or(Reject::Missing)),
+        match judge(self.rule, highest, pass.token) {
+            Ok(reject) => rejected(id, pass, reject.unwrap_or(Reject::Missing)),
             Err(corrupt) => corrupt.into(),
         }
     }
@@ -178,13 +185,13 @@ impl Records {
 }
 
 /// The answer to a statement that must hit one row (rule F8).
-fn one_row(id: &str, token: Token, rows: usize) -> Result<Admitted<()>> {
+fn one_row(id: &str, pass: Pass<'_>, rows: usize) -> Result<Admitted<()>> {
     match rows {
-        1 => Ok(Admitted::new((), Some(token))),
-        _ => Err(rejected(id, token, Reject::Missing)),
+        1 => Ok(Admitted::new((), Some(pass.token))),
+        _ => Err(rejected(id, pass, Reject::Missing)),
     }
 }
 
-fn rejected(id: &str, token: Token, reject: Reject) -> Error {
-    audit::reject(id, Some(Pass::new(token)), reject)
+fn rejected(id: &str, pass: Pass<'_>, reject: Reject) -> Error {
+    audit::reject(id, Some(pass), reject)
 }

@@ -211,7 +211,8 @@ impl Resource {
             .await?;
         let answer = answer::read(self.name(), presented, request.effect.kind, reply);
         if let Err(Error::Rejected(reject)) = &answer {
-            audit::rejected(self.name(), request.pass, reject);
+            let pass = request.pass.map(|pass| pass.doing(request.op));
+            audit::rejected(self.name(), pass, reject);
         }
         answer
     }

@@ -66,7 +66,8 @@ pub(crate) fn decide_all<'a>(
         let before = rows.get(resource).cloned().unwrap_or_default();
         let (row, changed, result) = match before.decide(rule, Some(*pass), op, digest)? {
             Verdict::Reject(reject) => {
-                return Err(audit::reject(resource, Some(*pass), reject));
+                let pass = pass.doing(op.word());
+                return Err(audit::reject(resource, Some(pass), reject));
             }
             Verdict::Admit(Some(next)) => (next, true, None),
             Verdict::Admit(None) => (before, false, None),

@@ -108,12 +108,18 @@ impl Column {
     ///
     /// # Errors
     /// [`Error::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row; errors of the database.
-    pub fn claim(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<Admitted<()>> {
+    pub fn claim<'p>(
+        &self,
+        tx: &Connection,
+        key: &dyn ToSql,
+        pass: impl Into<Pass<'p>>,
+    ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("claim");
         in_transaction(tx)?;
         let sql = format!("{}{}", self.raise, self.condition(2));
         let mut statement = tx.prepare_cached(&sql)?;
-        let rows = statement.execute(params![key, int(token.get())])?;
-        self.explain(tx, key, token, rows)
+        let rows = statement.execute(params![key, int(pass.token.get())])?;
+        self.explain(tx, key, pass, rows)
     }
 
     /// Claims a row pessimistically: takes the file's write lock, as `BEGIN IMMEDIATE` does earlier, until
@@ -121,12 +127,18 @@ impl Column {
     ///
     /// # Errors
     /// As [`Column::claim`].
-    pub fn lock(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<Admitted<()>> {
+    pub fn lock<'p>(
+        &self,
+        tx: &Connection,
+        key: &dyn ToSql,
+        pass: impl Into<Pass<'p>>,
+    ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("claim");
         in_transaction(tx)?;
         tx.prepare_cached(&self.lock)?.execute([key])?;
-        match self.judge(tx, key, token)? {
-            Some(reject) => Err(rejected(key, token, reject)),
-            None => self.claim(tx, key, token),
+        match self.judge(tx, key, pass)? {
+            Some(reject) => Err(rejected(key, pass, reject)),
+            None => self.claim(tx, key, pass),
         }
     }
 
@@ -154,24 +166,25 @@ impl Column {
     /// # Errors
     /// As [`Column::claim`]. A row that would have been admitted, but was not matched, counts as
     /// missing: another condition of the statement was false.
-    pub fn explain(
+    pub fn explain<'p>(
         &self,
         tx: &Connection,
         key: &dyn ToSql,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
         affected: usize,
     ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("write");
         if affected > 0 {
-            return Ok(Admitted::new((), Some(token)));
+            return Ok(Admitted::new((), Some(pass.token)));
         }
-        let why = self.judge(tx, key, token)?;
-        Err(rejected(key, token, why.unwrap_or(Reject::Missing)))
+        let why = self.judge(tx, key, pass)?;
+        Err(rejected(key, pass, why.unwrap_or(Reject::Missing)))
     }
 
     /// Returns the reason why this row rejects the token; `None` if it admits it.
-    fn judge(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<Option<Reject>> {
+    fn judge(&self, tx: &Connection, key: &dyn ToSql, pass: Pass<'_>) -> Result<Option<Reject>> {
         match self.read(tx, key)? {
-            Some(number) => Ok(judge(self.rule, number, token)?),
+            Some(number) => Ok(judge(self.rule, number, pass.token)?),
             None => Ok(Some(Reject::Missing)),
         }
     }
@@ -190,8 +203,8 @@ impl Column {
     }
 }
 
-fn rejected(key: &dyn ToSql, token: Token, reject: Reject) -> Error {
-    audit::reject(&spelled(key), Some(Pass::new(token)), reject)
+fn rejected(key: &dyn ToSql, pass: Pass<'_>, reject: Reject) -> Error {
+    audit::reject(&spelled(key), Some(pass), reject)
 }
 
 /// The key in a form for operators.

@@ -1,6 +1,5 @@
 //! The ready-made store `resource_records`: a text for each resource, and its token in the same row.
 
-use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -53,21 +52,22 @@ impl Records {
     ///
     /// # Errors
     /// [`Error::Rejected`] for a stale token and a jump; errors of the database; an id or a transaction that cannot be used.
-    pub fn claim(
+    pub fn claim<'p>(
         &self,
         tx: &Connection,
         id: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
     ) -> Result<Admitted<Option<String>>> {
-        self.begin(tx, id, token)?;
+        let pass = pass.into().doing("claim");
+        self.begin(tx, id, pass)?;
         let mut statement = tx.prepare_cached(CLAIM)?;
-        let arguments = params![id, int(token.get()), int(bound(self.rule))];
+        let arguments = params![id, int(pass.token.get()), int(bound(self.rule))];
         match statement
             .query_row(arguments, |row| row.get(0))
             .optional()?
         {
-            Some(data) => Ok(Admitted::new(data, Some(token))),
-            None => Ok(self.create(tx, id, token, None)?.map(|()| None)),
+            Some(data) => Ok(Admitted::new(data, Some(pass.token))),
+            None => Ok(self.create(tx, id, pass, None)?.map(|()| None)),
         }
     }
 
@@ -75,18 +75,19 @@ impl Records {
     ///
     /// # Errors
     /// As [`Records::claim`].
-    pub fn write(
+    pub fn write<'p>(
         &self,
         tx: &Connection,
         id: &str,
-        token: Token,
+        pass: impl Into<Pass<'p>>,
         data: &str,
     ) -> Result<Admitted<()>> {
-        self.begin(tx, id, token)?;
-        let arguments = params![id, int(token.get()), int(bound(self.rule)), data];
+        let pass = pass.into().doing("write");
+        self.begin(tx, id, pass)?;
+        let arguments = params![id, int(pass.token.get()), int(bound(self.rule)), data];
         match tx.prepare_cached(WRITE)?.execute(arguments)? {
-            1 => Ok(Admitted::new((), Some(token))),
-            _ => self.create(tx, id, token, Some(data)),
+            1 => Ok(Admitted::new((), Some(pass.token))),
+            _ => self.create(tx, id, pass, Some(data)),
         }
     }
 
@@ -94,31 +95,37 @@ impl Records {
     ///
     /// # Errors
     /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
-    pub fn delete(&self, tx: &Connection, id: &str, token: Token) -> Result<Admitted<()>> {
+    pub fn delete<'p>(
+        &self,
+        tx: &Connection,
+        id: &str,
+        pass: impl Into<Pass<'p>>,
+    ) -> Result<Admitted<()>> {
+        let pass = pass.into().doing("write");
         ready(tx, id)?;
-        self.lock(tx, id, token)?;
-        let arguments = params![id, int(token.get())];
+        self.lock(tx, id, pass)?;
+        let arguments = params![id, int(pass.token.get())];
         match tx.prepare_cached(DELETE)?.execute(arguments)? {
-            1 => Ok(Admitted::new((), Some(token))),
-            _ => Err(rejected(id, token, Reject::Missing)),
+            1 => Ok(Admitted::new((), Some(pass.token))),
+            _ => Err(rejected(id, pass, Reject::Missing)),
         }
     }
 
     /// Checks the id and the transaction, and locks if that is the strategy.
-    fn begin(&self, tx: &Connection, id: &str, token: Token) -> Result<()> {
+    fn begin(&self, tx: &Connection, id: &str, pass: Pass<'_>) -> Result<()> {
         ready(tx, id)?;
         match self.strategy {
             Strategy::Optimistic => Ok(()),
-            Strategy::Pessimistic => self.lock(tx, id, token),
+            Strategy::Pessimistic => self.lock(tx, id, pass),
         }
     }
 
     /// Takes the write lock until the transaction ends, and decides the token.
-    fn lock(&self, tx: &Connection, id: &str, token: Token) -> Result<()> {
+    fn lock(&self, tx: &Connection, id: &str, pass: Pass<'_>) -> Result<()> {
         tx.prepare_cached(LOCK)?.execute([id])?;
         let highest = highest(tx, id)?.unwrap_or(0);
-        match judge(self.rule, highest, token)? {
-            Some(reject) => Err(rejected(id, token, reject)),
+        match judge(self.rule, highest, pass.token)? {
+            Some(reject) => Err(rejected(id, pass, reject)),
             None => Ok(()),
         }
     }
@@ -129,17 +136,17 @@ impl Records {
         &self,
         tx: &Connection,
         id: &str,
-        token: Token,
+        pass: Pass<'_>,
         data: Option<&str>,
     ) -> Result<Admitted<()>> {
         let highest = highest(tx, id)?;
-        let why = judge(self.rule, highest.unwrap_or(0), token)?;
+        let why = judge(self.rule, highest.unwrap_or(0), pass.token)?;
         if let Some(reject) = why.or(highest.map(|_| Reject::Missing)) {
-            return Err(rejected(id, token, reject));
+            return Err(rejected(id, pass, reject));
         }
-        let arguments = params![id, int(token.get()), data];
+        let arguments = params![id, int(pass.token.get()), data];
         tx.prepare_cached(CREATE)?.execute(arguments)?;
-        Ok(Admitted::new((), Some(token)))
+        Ok(Admitted::new((), Some(pass.token)))
     }
 }
 
@@ -153,6 +160,6 @@ fn highest(tx: &Connection, id: &str) -> Result<Option<i64>> {
     Ok(statement.query_row([id], |row| row.get(0)).optional()?)
 }
 
-fn rejected(id: &str, token: Token, reject: Reject) -> Error {
-    audit::reject(id, Some(Pass::new(token)), reject)
+fn rejected(id: &str, pass: Pass<'_>, reject: Reject) -> Error {
+    audit::reject(id, Some(pass), reject)
 }

@@ -314,10 +314,9 @@ mod tests {
                 Op::Write(number.and_then(Sequence::new))
             });
             let pass = Pass {
-                token: Token::new(token).unwrap(),
                 authority: authority.as_ref(),
                 lock: lock.as_ref(),
-                signed: false,
+                ..Pass::new(Token::new(token).unwrap())
             };
             let rule = Rule::CLAIM.unbounded();
             match rule.decide(&FenceState::default(), pass, op) {

@@ -3,6 +3,7 @@
 use palisade_core::fence::Pass;
 
 use crate::admitted::Admitted;
+use crate::audit;
 use crate::error::Result;
 use crate::fence::{Change, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
@@ -41,14 +42,13 @@ impl Resource {
         pass: Option<Pass<'_>>,
         operation: Operation,
     ) -> Result<Admitted<Option<Bytes>>> {
-        let by = pass.map(Into::into);
-        self.store
-            .submit(Request {
-                resource: self.id.clone(),
-                by,
-                operation,
-            })
-            .await
+        let (by, op) = (pass.map(Into::into), operation.op());
+        let answer = self.store.submit(Request {
+            resource: self.id.clone(),
+            by,
+            operation,
+        });
+        audit::told(self.id.as_str(), pass, op, answer.await)
     }
 }
 

@@ -13,6 +13,7 @@ mod adds;
 mod dynamodb;
 #[cfg(feature = "files")]
 mod files;
+mod heard;
 #[cfg(any(
     feature = "dynamodb",
     feature = "mysql",

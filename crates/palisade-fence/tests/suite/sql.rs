@@ -4,17 +4,18 @@
 use std::collections::BTreeMap;
 
 use palisade_core::{AuthorityId, LockName, Token};
-use palisade_fence::{Admitted, Change, Op, Pass, Reject, Sequence};
+use palisade_fence::{Admitted, Change, Op, Pass, Reject, Report, Sequence};
 
 /// An operation in one transaction, with one of the database's forms of the fence.
 #[derive(Clone)]
-pub(crate) struct Operation<F> {
+pub(crate) struct Operation<'p, F> {
     pub(crate) form: F,
     pub(crate) resource: String,
     pub(crate) table: String,
     pub(crate) token: Token,
     authority: Option<AuthorityId>,
     lock: Option<LockName>,
+    report: Report<'p>,
     pub(crate) action: Action,
 }
 
@@ -53,14 +54,14 @@ pub(crate) enum Lines {
     Deleted,
 }
 
-impl<F> Operation<F> {
+impl<'p, F> Operation<'p, F> {
     pub(crate) fn new(
         form: F,
         resource: &str,
         table: &str,
-        pass: Pass<'_>,
+        pass: Pass<'p>,
         action: Action,
-    ) -> Operation<F> {
+    ) -> Operation<'p, F> {
         Operation {
             form,
             resource: resource.to_owned(),
@@ -68,16 +69,31 @@ impl<F> Operation<F> {
             token: pass.token,
             authority: pass.authority.cloned(),
             lock: pass.lock.cloned(),
+            report: pass.report,
             action,
         }
     }
 
     pub(crate) fn pass(&self) -> Pass<'_> {
         Pass {
-            token: self.token,
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
-            signed: false,
+            report: self.report,
+            ..Pass::new(self.token)
+        }
+    }
+
+    /// The same operation for another thread, where its reporter cannot go.
+    pub(crate) fn detached(self) -> Operation<'static, F> {
+        Operation {
+            form: self.form,
+            resource: self.resource,
+            table: self.table,
+            token: self.token,
+            authority: self.authority,
+            lock: self.lock,
+            report: Report::NONE,
+            action: self.action,
         }
     }
 

@@ -62,10 +62,9 @@ impl Case {
 
     pub(crate) fn pass(&self) -> Option<Pass<'_>> {
         self.token.map(|token| Pass {
-            token,
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
-            signed: false,
+            ..Pass::new(token)
         })
     }
 

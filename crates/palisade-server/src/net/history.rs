@@ -11,12 +11,12 @@
 //! stays in the ring. It reads from the log what it missed: while the server was away, while events came too fast, while
 //! its disk took nothing. Changes that the log no longer has are a gap. It leaves room on the disk, which may be the log's.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade_core::{Event, Machine};
@@ -47,6 +47,8 @@ struct Shared {
     reader: Mutex<Option<Reader>>,
     unwritable: AtomicBool,
     recorded: AtomicU64,
+    /// The same by the first part of the lock's name, for a bounded number of them.
+    by_prefix: Mutex<BTreeMap<String, u64>>,
     unknown: AtomicU64,
     gaps: AtomicU64,
 }
@@ -201,6 +203,12 @@ impl History {
         self.0.is_some()
     }
 
+    /// Refused writes that were recorded, by the first part of the lock's name.
+    pub(super) fn recorded_by_prefix(&self) -> BTreeMap<String, u64> {
+        let open = self.0.as_ref();
+        open.map_or_else(BTreeMap::new, |open| open.shared.by_prefix().clone())
+    }
+
     pub(super) fn counts(&self) -> Counts {
         let Some(open) = &self.0 else {
             return Counts::default();
@@ -251,6 +259,19 @@ impl Open {
 }
 
 impl Shared {
+    fn by_prefix(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.by_prefix
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, prefix: &str) {
+        let mut counts = self.by_prefix();
+        let is_room = counts.len() < PREFIXES || counts.contains_key(prefix);
+        let prefix = if is_room { prefix } else { "" };
+        *counts.entry(prefix.to_owned()).or_default() += 1;
+    }
+
     fn reader(&self) -> std::sync::MutexGuard<'_, Option<Reader>> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -497,6 +518,9 @@ impl Writer {
             let outcome = ledger.refused(&report.lock, report.token, &report.late);
             self.noted("cannot be written", outcome)?
         };
+        if recorded {
+            self.shared.count(prefix(&report.lock));
+        }
         let count = match recorded {
             true => &self.shared.recorded,
             false => &self.shared.unknown,
@@ -538,6 +562,12 @@ impl Writer {
     }
 }
 
+/// The lock's name up to its first slash or colon, or all of it.
+fn prefix(lock: &str) -> &str {
+    let end = lock.find(['/', ':']);
+    end.map_or(lock, |end| &lock[..=end])
+}
+
 /// A clock that counts sleep.
 fn now() -> Duration {
     Duration::from_nanos(boottime())
@@ -569,6 +599,9 @@ impl Pause {
         self.last = Some(now());
     }
 }
+
+/// Prefixes that are counted by themselves; all others count together.
+const PREFIXES: usize = 64;
 
 /// How much the thread gives way to others.
 const NICE: i32 = 10;

@@ -171,6 +171,7 @@ impl Metrics {
         }
         self.process_text(&mut text);
         self.quota_text(&mut text, format);
+        self.rejections_text(&mut text, format);
         for (name, help, unit, histogram) in self.histograms() {
             histogram_text(&mut text, name, help, unit, &[("", histogram)]);
         }
@@ -233,6 +234,23 @@ impl Metrics {
         );
         for (bound, refused) in self.gate.quotas().refused() {
             let _ = writeln!(text, "{family}_total{{bound=\"{bound}\"}} {refused}");
+        }
+    }
+
+    /// Refused late writes by the first part of the lock's name; those of further names have an empty one.
+    fn rejections_text(&self, text: &mut String, format: Format) {
+        let family = "palisade_rejections_by_prefix";
+        let name = match format {
+            Format::Plain => "palisade_rejections_by_prefix_total",
+            Format::OpenMetrics => family,
+        };
+        let _ = write!(
+            text,
+            "# HELP {name} Refused late writes that the history has, by the lock's name up to its first slash or colon\n# TYPE {name} counter\n"
+        );
+        for (prefix, count) in self.history.recorded_by_prefix() {
+            let prefix = prefix.replace('\\', "\\\\").replace('"', "\\\"");
+            let _ = writeln!(text, "{family}_total{{prefix=\"{prefix}\"}} {count}");
         }
     }
 

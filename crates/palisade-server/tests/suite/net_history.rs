@@ -109,6 +109,46 @@ async fn a_report_is_kept_with_the_grant_that_it_is_of() {
     }
 }
 
+/// The controls are a grant without one, and a question of another kind.
+#[tokio::test]
+async fn grants_with_late_writes_are_asked_for_and_counted_by_prefix() {
+    let (server, _dir) = server().await;
+    for lock in ["jobs%2F1", "jobs%2F2", "orders", "fine"] {
+        let (_, first) = server.lock(lock, "x").await;
+        server.advance(10_000).await;
+        let (_, second) = server.lock(lock, "y").await;
+        if lock != "fine" {
+            let path = format!("/v1/locks/{lock}/rejections");
+            let answer = server.post(&path, &late(first, second)).await;
+            assert_eq!(answer.json(), json!({"recorded": true}), "{lock}");
+        }
+    }
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    told(&server, "/v1/history?refused=true", "", 3).await;
+    loop {
+        let path = format!("/v1/history?refused=true&limit=1{cursor}");
+        let page = server.get(&path).await.json();
+        for grant in page["grants"].as_array().unwrap() {
+            found.push(grant["resource_id"].as_str().unwrap().to_owned());
+        }
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(found, ["orders", "jobs/2", "jobs/1"]);
+    told(&server, "/v1/history?refused=true&prefix=jobs%2F", "", 2).await;
+    told(&server, "/v1/history?refused=false", "", 8).await;
+    for wrong in ["refused=yes", "refused=true&cursor=e:1"] {
+        let answer = server.get(&format!("/v1/history?{wrong}")).await;
+        assert_eq!(answer.status, 400, "{wrong}");
+    }
+    for (prefix, count) in [("jobs/", "2"), ("orders", "1")] {
+        let name = format!("palisade_rejections_by_prefix_total{{prefix=\"{prefix}\"}}");
+        assert_eq!(metric(&server, &name).await, count, "{prefix}");
+    }
+}
+
 /// The control is one page with all of it.
 #[tokio::test]
 async fn pages_join_by_their_cursors() {
@@ -140,7 +180,7 @@ async fn pages_join_by_their_cursors() {
         assert!(pages > 1, "{path}");
         assert_eq!(json!(joined), whole["grants"], "{path}");
     }
-    for wrong in ["e:", "t:1", "l:1", "x:1", "1", "e:-1"] {
+    for wrong in ["e:", "t:1", "l:1", "x:1", "1", "e:-1", "r:1"] {
         let answer = server.get(&format!("/v1/history?cursor={wrong}")).await;
         assert_eq!(answer.status, 400, "{wrong}");
     }

@@ -33,7 +33,7 @@ pub(crate) struct Connection {
 
 /// The certificates for an authority with https://.
 #[derive(Args, Clone, Debug)]
-struct Certificates {
+pub(super) struct Certificates {
     /// The CA of the server, in PEM [default: those that this machine trusts].
     #[arg(long, value_name = "FILE", env = "PALISADE_CA_FILE", value_hint = ValueHint::FilePath)]
     ca_file: Option<PathBuf>,
@@ -51,7 +51,7 @@ struct Certificates {
 impl Connection {
     /// The caller's bearer token.
     pub(crate) fn token(&self) -> Result<Option<BearerToken>, Fault> {
-        super::secret::token(self.certificates.token_file.as_deref())
+        self.certificates.token()
     }
 
     /// The environment in which a command that starts in another folder uses the same authority.
@@ -87,10 +87,22 @@ impl Connection {
 
     /// The certificates for https://.
     pub(crate) fn tls(&self) -> TlsFiles {
-        let certificates = self.certificates.clone();
+        self.certificates.tls()
+    }
+}
+
+impl Certificates {
+    /// The caller's bearer token.
+    pub(super) fn token(&self) -> Result<Option<BearerToken>, Fault> {
+        super::secret::token(self.token_file.as_deref())
+    }
+
+    /// The certificates for https://.
+    pub(super) fn tls(&self) -> TlsFiles {
+        let given = self.clone();
         TlsFiles {
-            ca: certificates.ca_file,
-            own: certificates.client_cert.zip(certificates.client_key),
+            ca: given.ca_file,
+            own: given.client_cert.zip(given.client_key),
         }
     }
 }

@@ -17,6 +17,7 @@ use super::failure::{FAILED, Failure, USAGE};
 use super::help;
 use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
+use super::reports::ReportArgs;
 use super::store::{FenceMode, JumpArgs, SequencerArgs, fence_warning};
 use super::value;
 use crate::data_directory;
@@ -111,6 +112,8 @@ pub(crate) struct GatewayArgs {
     jump: JumpArgs,
     #[command(flatten)]
     sequencers: SequencerArgs,
+    #[command(flatten)]
+    reports: ReportArgs,
 }
 
 /// A number of bytes.
@@ -274,6 +277,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     )
     .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
     let shutdown = service::stop_signal()?;
+    let reporter = args.reports.reporter().await?;
     exposure::warn_of_directory(&args.data);
     exposure::warn_of_addresses(&args.listen, network.scheme(), ANYBODY[0]);
     exposure::warn_of_address("--admin", args.admin, network.scheme(), ANYBODY[1]);
@@ -284,6 +288,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         upstream,
         policy,
         sequencers,
+        reporter,
         clients,
         admin,
     };

@@ -239,6 +239,7 @@ still held come first, then the latest to end. If the history missed changes, a 
 
 Examples:
   palisade history orders --since 24h
+  palisade history --refused --since 24h
   palisade history orders --token 7
   palisade history --client web-1 --since 2026-11-28T02:00:00Z --until 2026-11-28T03:00:00Z --json";
 

@@ -35,6 +35,9 @@ pub(crate) struct HistoryArgs {
     /// Only grants to this client.
     #[arg(long, value_name = "ID")]
     client: Option<String>,
+    /// Only grants with refused late writes, the latest report first.
+    #[arg(long)]
+    refused: bool,
     /// At most this many grants, the latest first.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
@@ -101,6 +104,7 @@ fn path(args: &HistoryArgs, limit: u32, cursor: Option<&str>) -> String {
         ("until", args.until.clone()),
         ("token", args.token.map(|token| token.to_string())),
         ("client", args.client.clone()),
+        ("refused", args.refused.then(|| "true".to_owned())),
         ("cursor", cursor.map(str::to_owned)),
     ];
     let mut path = format!("/v1/history?limit={limit}");

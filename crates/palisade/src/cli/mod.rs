@@ -30,6 +30,7 @@ mod operator;
 mod output;
 mod pages;
 mod recover;
+mod reports;
 mod runtime;
 mod secret;
 mod sequencer_keys;

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::failure::{FAILED, Failure};
 use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
+use super::reports::ReportArgs;
 use super::{help, value};
 use crate::{data_directory, export, exposure, serve, service, store};
 
@@ -40,6 +41,8 @@ pub(crate) struct StoreArgs {
     jump: JumpArgs,
     #[command(flatten)]
     sequencers: SequencerArgs,
+    #[command(flatten)]
+    reports: ReportArgs,
 }
 
 /// The tokens that a fence accepts (rule Q3).
@@ -175,12 +178,13 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
         serve::report_torn(torn);
     }
     let shutdown = service::stop_signal()?;
+    let reporter = args.reports.reporter().await?;
     exposure::warn_of_directory(&args.data);
     exposure::warn_of_addresses(&args.listen, args.network.scheme(), ANYBODY);
     announce(args, &listeners.addresses()?, out)?;
     service::ready();
     let spans = export::export_spans(None);
-    let served = store::serve(listeners, store, sequencers, network, shutdown).await;
+    let served = store::serve(listeners, store, (sequencers, reporter), network, shutdown).await;
     spans.finish().await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))
 }

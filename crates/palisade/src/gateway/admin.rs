@@ -10,6 +10,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use palisade_client::Client;
 use palisade_fence::http::{FenceLayer, Problem, Routes};
 use palisade_fence::store::Store;
 use palisade_fence::{FenceState, ResourceId, Written};
@@ -22,9 +23,14 @@ use crate::store::{exposition, mode_name, percent_encoded};
 struct App {
     store: Store,
     layer: FenceLayer<Store, Routes>,
+    reporter: Option<Client>,
 }
 
-pub(super) fn router(store: Store, layer: FenceLayer<Store, Routes>) -> Router {
+pub(super) fn router(
+    store: Store,
+    layer: FenceLayer<Store, Routes>,
+    reporter: Option<Client>,
+) -> Router {
     Router::new()
         .route("/healthz", get(health))
         .route("/metrics", get(metrics))
@@ -32,7 +38,11 @@ pub(super) fn router(store: Store, layer: FenceLayer<Store, Routes>) -> Router {
         .route("/v1/fences/{resource}", get(show))
         .fallback(not_found)
         .layer(from_fn(plain_address))
-        .with_state(Arc::new(App { store, layer }))
+        .with_state(Arc::new(App {
+            store,
+            layer,
+            reporter,
+        }))
 }
 
 async fn plain_address(request: Request, next: Next) -> Response {
@@ -53,7 +63,12 @@ async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
     use std::fmt::Write as _;
 
     let counts = app.layer.counts();
-    let mut text = exposition("palisade_gateway", &app.store.counts(), counts.refused);
+    let mut text = exposition(
+        "palisade_gateway",
+        &app.store.counts(),
+        counts.refused,
+        app.reporter.as_ref(),
+    );
     for (name, kind, help, value) in [
         (
             "passed_total",

@@ -33,6 +33,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse as _, Response};
+use palisade_client::Client;
 use palisade_fence::http::{FenceLayer, Policy, Problem, Routes};
 use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
@@ -53,6 +54,8 @@ pub(crate) struct Gateway {
     pub(crate) upstream: Upstream,
     pub(crate) policy: Policy,
     pub(crate) sequencers: Check,
+    /// Tells an authority of late writes.
+    pub(crate) reporter: Option<Client>,
     /// The bounds for clients, and for operators.
     pub(crate) clients: shell::Settings,
     pub(crate) admin: shell::Settings,
@@ -141,6 +144,7 @@ impl Gateway {
             upstream,
             policy,
             sequencers,
+            reporter,
             clients,
             admin,
         } = self;
@@ -153,6 +157,10 @@ impl Gateway {
         let store = directory.store().clone();
         let layer = FenceLayer::with_sequencers(store.clone(), routes, policy, sequencers)
             .map_err(|invalid| invalid.to_string())?;
+        let layer = match &reporter {
+            Some(reporter) => layer.reporting_to(Arc::new(reporter.clone())),
+            None => layer,
+        };
         let client_router = Router::new().fallback_service(layer.layer(upstream.service()));
         let (stop, stopping) = watch::channel(false);
         let stopped = |mut stopping: watch::Receiver<bool>| async move {
@@ -167,7 +175,7 @@ impl Gateway {
             }
             let _ = stop.send(true);
         };
-        let admin_router = admin::router(store.clone(), layer.clone());
+        let admin_router = admin::router(store.clone(), layer.clone(), reporter.clone());
         let (drained, _, ()) = tokio::join!(
             clients.serve(
                 ports.clients,
@@ -183,6 +191,9 @@ impl Gateway {
             ),
             ended,
         );
+        if let Some(reporter) = reporter {
+            reporter.reports_sent().await;
+        }
         why?;
         if drained && layer.counts().in_flight == 0 {
             directory

@@ -1,6 +1,7 @@
 //! The state that all handlers of the store share.
 
 use axum::http::StatusCode;
+use palisade_client::Client;
 use palisade_fence::Mode;
 use palisade_fence::http::Problem;
 use palisade_fence::sequencer::Check;
@@ -13,6 +14,8 @@ use palisade_proto::codes::Row;
 pub(super) struct App {
     pub(super) store: Store,
     pub(super) sequencers: Check,
+    /// Tells an authority of late writes.
+    pub(super) reporter: Option<Client>,
 }
 
 /// A refusal with a code from the table.

@@ -8,6 +8,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use palisade_client::Client;
 use palisade_fence::audit;
 use palisade_fence::http::Problem;
 use palisade_fence::store::Counts;
@@ -26,7 +27,12 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, P
 
 /// `GET /metrics`, for Prometheus.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
-    let text = exposition("palisade_store", &app.store.counts(), Default::default());
+    let text = exposition(
+        "palisade_store",
+        &app.store.counts(),
+        Default::default(),
+        app.reporter.as_ref(),
+    );
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,
@@ -42,7 +48,12 @@ pub(super) async fn openapi() -> impl IntoResponse {
 }
 
 /// The metrics of a store and of the refusals in front of it; their names begin with `prefix`.
-pub(crate) fn exposition(prefix: &str, counts: &Counts, refused: audit::Counts) -> String {
+pub(crate) fn exposition(
+    prefix: &str,
+    counts: &Counts,
+    refused: audit::Counts,
+    reporter: Option<&Client>,
+) -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
         let name = format!("{prefix}_{name}");
@@ -99,6 +110,14 @@ pub(crate) fn exposition(prefix: &str, counts: &Counts, refused: audit::Counts) 
         "Resources with a fence.",
         &plain(counts.resources),
     );
+    if let Some(reporter) = reporter {
+        metric(
+            "reports_dropped_total",
+            counter,
+            "Refused late writes of which --report-to did not hear.",
+            &plain(reporter.reports_dropped()),
+        );
+    }
     for Counter { name, help, value } in crate::export::counters() {
         let (name, value) = (format!("{name}_total"), value.load(Relaxed));
         metric(&name, counter, &format!("{help}."), &plain(value));

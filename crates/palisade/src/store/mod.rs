@@ -42,6 +42,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
+use palisade_client::Client;
 use palisade_fence::http::Problem;
 use palisade_fence::sequencer::Check;
 use palisade_fence::store::Store;
@@ -94,7 +95,7 @@ impl shell::Service for Service {
 pub(crate) async fn serve(
     listeners: Listeners,
     store: Store,
-    sequencers: Check,
+    (sequencers, reporter): (Check, Option<Client>),
     settings: shell::Settings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), String> {
@@ -111,16 +112,23 @@ pub(crate) async fn serve(
         .serve(
             listeners,
             Arc::new(Service),
-            router(store, sequencers),
+            router(store, sequencers, reporter.clone()),
             ended,
         )
         .await;
+    if let Some(reporter) = reporter {
+        reporter.reports_sent().await;
+    }
     why
 }
 
 /// The routes, and JSON answers for all other paths.
-fn router(store: Store, sequencers: Check) -> Router {
-    let app = Arc::new(App { store, sequencers });
+fn router(store: Store, sequencers: Check, reporter: Option<Client>) -> Router {
+    let app = Arc::new(App {
+        store,
+        sequencers,
+        reporter,
+    });
     Router::new()
         .route("/v1/storage/write", post(objects::write))
         .route("/v1/storage/claim", post(objects::claim))

@@ -72,11 +72,15 @@ impl Presented {
         }))
     }
 
-    fn pass(&self) -> Pass<'_> {
-        Pass {
+    fn pass<'a>(&'a self, app: &'a App) -> Pass<'a> {
+        let pass = Pass {
             authority: self.authority.as_ref(),
             signed: self.signed,
             ..Pass::new(self.token)
+        };
+        match &app.reporter {
+            Some(reporter) => pass.reporting_to(reporter),
+            None => pass,
         }
     }
 }
@@ -113,7 +117,7 @@ pub(super) async fn claim(
     let (resource, presented) = named(&mut fields, &app, false)?;
     let presented = presented.ok_or_else(|| tokenless(resource.id()))?;
     fields.end()?;
-    Ok(done(resource.claim(presented.pass()).await?))
+    Ok(done(resource.claim(presented.pass(&app)).await?))
 }
 
 /// `POST /v1/storage/write`: changes an object and claims, in one step.
@@ -131,8 +135,12 @@ pub(super) async fn write(
     let mutation = Mutation::take(fields.object("write_payload", "write_payload.")?)?;
     fields.end()?;
     let change = mutation.write(sequence);
+    let operation = format!("{} {}", mutation.kind.word(), mutation.path);
     Ok(done(match presented {
-        Some(presented) => resource.write(presented.pass(), change).await?,
+        Some(presented) => {
+            let pass = presented.pass(&app).doing(&operation);
+            resource.write(pass, change).await?
+        }
         None => resource.write_tokenless(change.key, change.change).await?,
     }))
 }
@@ -149,6 +157,16 @@ enum Kind {
     Put,
     Append,
     Delete,
+}
+
+impl Kind {
+    const fn word(self) -> &'static str {
+        match self {
+            Kind::Put => "PUT",
+            Kind::Append => "APPEND",
+            Kind::Delete => "DELETE",
+        }
+    }
 }
 
 impl Mutation {
@@ -225,7 +243,7 @@ pub(super) async fn read(
             )),
         };
     };
-    let read = resource.read(presented.pass(), &path).await?;
+    let read = resource.read(presented.pass(&app), &path).await?;
     object(&path, read.value, "tokened", read.highest)
 }
 

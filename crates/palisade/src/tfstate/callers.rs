@@ -111,7 +111,8 @@ impl Callers {
         Ok(client)
     }
 
-    fn known(&self, mark: &Mark) -> Option<Client> {
+    /// The client of a caller that has acquired a lock, without asking anybody.
+    pub(super) fn known(&self, mark: &Mark) -> Option<Client> {
         self.lock().get(mark).cloned()
     }
 

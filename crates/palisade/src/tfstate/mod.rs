@@ -179,7 +179,7 @@ async fn health(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
 
 async fn metrics(State(app): State<Arc<App>>) -> String {
     let counts = app.store.counts();
-    crate::store::exposition("palisade_tfstate", &counts, Default::default())
+    crate::store::exposition("palisade_tfstate", &counts, Default::default(), None)
 }
 
 /// Every request about a state. Terraform hides the text of a refusal from its user, so the log has it.

@@ -159,15 +159,14 @@ pub(super) async fn post(
             return Err(refused(Code::SequenceStale, message));
         }
     }
-    let added = add(
-        app,
-        at,
-        &mut record,
-        version,
-        Some(pass(&named, grant.token, at)),
-        &body,
-    )
-    .await;
+    // A late upload is reported to the authority, if it is known how: no upload waits for that.
+    let client = app.callers.known(&caller.mark);
+    let pass = pass(&named, grant.token, at).doing("upload");
+    let pass = match &client {
+        Some(client) => pass.reporting_to(client),
+        None => pass,
+    };
+    let added = add(app, at, &mut record, version, Some(pass), &body).await;
     let response = added?;
     app.keep(at, &grant, caller);
     Ok(response)

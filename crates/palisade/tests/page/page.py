@@ -647,12 +647,17 @@ def shows_refused_late_writes(palisade, folder):
             said=page.text,
         )
         assert page.figure("refused") == "1", "while the page is open"
+        until("the latest one", lambda: len(page.rows("Latest late writes")) == 1, said=page.text)
+        (shown,) = page.rows("Latest late writes")
+        assert shown[1:4] == ["orders/7", str(first), "late"], shown
+        assert shown[4] == f"UPDATE at the database, which had seen token {second}", shown
         later = Page(chromium, server).open()
         until(
             "one of before",
             lambda: later.figure("refused in all") == "1" and later.figure("refused") == "0",
             said=later.text,
         )
+        until("the latest one of before", lambda: len(later.rows("Latest late writes")) == 1, said=later.text)
         page.pictures(folder, "late-writes")
         until("a server without a history", lambda: plain.figure("locks") == "1")
         assert "late writes" not in plain.tab.locator("main").text_content(), "the control: nothing is counted"

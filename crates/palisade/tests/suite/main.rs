@@ -40,6 +40,7 @@ mod openapi;
 mod otlp;
 mod page;
 mod pages;
+mod reports;
 mod restarts;
 mod run_freeze;
 mod run_job;

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::common::{SOON, Server, json, palisade, until};
+use crate::common::{SOON, Server, json, palisade, text, until};
 
 /// A server of states, with its directory.
 struct States {
@@ -179,6 +179,11 @@ fn an_upload_that_comes_late_is_refused_and_the_newer_state_stands() {
     assert_eq!(late.status, 412);
     assert_eq!(late.json()["error"]["code"], "stale");
     assert_eq!(states.state(PROD), state(3, "newer"));
+    // The authority is told. The upload that was admitted is not there.
+    until("the report", || {
+        let said = server.output(&["history", "--refused", "--json"]).stdout;
+        text(&said).matches("\"operation\":\"upload\"").count() == 1
+    });
 
     // Its unlock names its own lock, and frees nobody else's.
     assert_eq!(states.unlock(PROD, "paused"), 200);

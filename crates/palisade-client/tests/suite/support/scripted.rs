@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade_client::Fault;
 use palisade_client::clock::Clock as _;
 use palisade_client::service::{
-    AcquireRequest, Acquired, LockService, Operation, Released, Renewal,
+    AcquireRequest, Acquired, LateWrite, LockService, Operation, Released, Renewal,
 };
 use palisade_core::{
     AuthorityId, GrantRef, Granted, LeaseId, LeaseKey, LockName, LockView, Renewed, RequestId,
@@ -37,6 +37,11 @@ pub(crate) enum Call {
     Abandon {
         at: Timestamp,
         request: RequestId,
+        answer: Answer<()>,
+    },
+    Report {
+        at: Timestamp,
+        late: LateWrite,
         answer: Answer<()>,
     },
 }
@@ -122,6 +127,10 @@ impl LockService for ScriptedLockService {
             request,
             answer,
         })
+    }
+
+    fn report(&self, late: LateWrite) -> Operation<'_, ()> {
+        self.take_in(|at, answer| Call::Report { at, late, answer })
     }
 
     fn show(&self, _lock: LockName) -> Operation<'_, LockView> {

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use palisade_core::Span;
 use palisade_pipeline::durable::{self, Authority};
 use palisade_pipeline::{Answer, Handle, Request};
-use palisade_server::net::{ServeError, Settings, serve};
+use palisade_server::net::{HistorySettings, ServeError, Settings, serve};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -24,8 +25,24 @@ impl Server {
         Server::start_with(dir, false).await
     }
 
+    /// Starts a server that keeps a history.
+    pub(crate) async fn start_with_history(dir: &Path) -> Server {
+        let history = HistorySettings {
+            file: dir.join("history.redb"),
+            age: Duration::from_secs(86_400),
+            bytes: 1 << 30,
+            leaves_free: Some(0),
+            past: None,
+        };
+        Server::start_as(dir, false, Some(history)).await
+    }
+
     /// Starts a server whose clock may be manual.
     pub(crate) async fn start_with(dir: &Path, manual_clock: bool) -> Server {
+        Server::start_as(dir, manual_clock, None).await
+    }
+
+    async fn start_as(dir: &Path, manual_clock: bool, history: Option<HistorySettings>) -> Server {
         let settings = durable::Settings {
             manual_clock,
             ..durable::Settings::default()
@@ -36,7 +53,10 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let handle = authority.pipeline.handle.clone();
         let shutdown = Box::pin(async { drop(stopped.await) });
-        let settings = Settings::default();
+        let settings = Settings {
+            history,
+            ..Settings::default()
+        };
         let serving = tokio::spawn(serve(listener.into(), handle, None, settings, shutdown));
         Server {
             address,

@@ -4,5 +4,6 @@ mod answers;
 mod conforms;
 mod flight;
 mod grpc;
+mod reports;
 mod sequencers;
 mod support;

@@ -16,9 +16,9 @@ pub(crate) enum Form {
     Records(Strategy),
 }
 
-pub(crate) type Operation = crate::sql::Operation<Form>;
+pub(crate) type Operation<'p> = crate::sql::Operation<'p, Form>;
 
-impl Operation {
+impl Operation<'_> {
     pub(crate) async fn work(&self, tx: &mut Transaction<'_>) -> Result<Done> {
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
@@ -83,15 +83,15 @@ impl Operation {
         let id = &self.resource;
         show_token(tx, self.token).await?;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).await?;
+            column.lock(tx, id, self.pass()).await?;
         }
         let (key, alter) = match &self.action {
             Action::Claim => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.pass()).await?;
                 return Ok(self.done(None));
             }
             Action::Read(key) => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.pass()).await?;
                 let sql =
                     "SELECT JSON_UNQUOTE(JSON_EXTRACT(data, ?)) FROM conf_column WHERE id = ?";
                 let read: Option<Option<String>> = tx.exec_first(sql, (path(key), id)).await?;
@@ -123,18 +123,18 @@ impl Operation {
         };
         tx.exec_drop(sql, arguments).await?;
         let hit = tx.affected_rows();
-        column.explain(tx, id, self.token, hit).await?;
+        column.explain(tx, id, self.pass(), hit).await?;
         Ok(self.done(None))
     }
 
     async fn records(&self, tx: &mut Transaction<'_>, records: Records) -> Result<Done> {
-        let (id, token) = (&self.resource, self.token);
+        let (id, pass) = (&self.resource, self.pass());
         show_token(tx, self.token).await?;
-        let claimed = records.claim(tx, id, token).await?;
+        let claimed = records.claim(tx, id, pass).await?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Unchanged(read) => return Ok(self.done(read)),
-            Lines::Replaced(text) => records.write(tx, id, token, &text).await,
-            Lines::Deleted => records.delete(tx, id, token).await,
+            Lines::Replaced(text) => records.write(tx, id, pass, &text).await,
+            Lines::Deleted => records.delete(tx, id, pass).await,
         };
         written?;
         Ok(self.done(None))

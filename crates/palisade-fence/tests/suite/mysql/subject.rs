@@ -213,7 +213,7 @@ impl Resource {
             && fault.kind() == ErrorKind::Retry
     }
 
-    async fn in_one_step(&self, operation: &Operation) -> Result<Done> {
+    async fn in_one_step(&self, operation: &Operation<'_>) -> Result<Done> {
         let mut db = self.pool.take().await?;
         let mut tx = db.start_transaction(TxOpts::default()).await?;
         let done = operation.work(&mut tx).await;
@@ -225,7 +225,7 @@ impl Resource {
         done
     }
 
-    async fn in_two_steps(&self, operation: &Operation) -> Result<Done> {
+    async fn in_two_steps(&self, operation: &Operation<'_>) -> Result<Done> {
         let mut db = self.pool.take().await?;
         let mut tx = db.start_transaction(TxOpts::default()).await?;
         let entry = operation.check(&mut tx).await;

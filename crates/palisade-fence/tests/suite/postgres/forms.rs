@@ -35,9 +35,9 @@ impl Job for Plain<'_> {
     }
 }
 
-pub(crate) type Operation = crate::sql::Operation<Form>;
+pub(crate) type Operation<'p> = crate::sql::Operation<'p, Form>;
 
-impl Job for Operation {
+impl Job for Operation<'_> {
     type Done = Done;
     async fn work<T: Tx>(&self, tx: &mut T) -> Result<Done> {
         match self.form {
@@ -48,7 +48,7 @@ impl Job for Operation {
     }
 }
 
-impl Operation {
+impl Operation<'_> {
     async fn guard<T: Tx>(&self, tx: &mut T, guard: Guard) -> Result<Done> {
         let (name, pass) = (&self.resource, self.pass());
         let checked = match self.numbered() {
@@ -104,15 +104,15 @@ impl Operation {
         let column = Column::new("conf_column", "id", KeyType::Text, "last_fencing_token")?;
         let id = &self.resource;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).await?;
+            column.lock(tx, id, self.pass()).await?;
         }
         let (key, alter) = match &self.action {
             Action::Claim => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.pass()).await?;
                 return Ok(self.done(None));
             }
             Action::Read(key) => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.pass()).await?;
                 let sql = "SELECT data ->> $2 FROM conf_column WHERE id = $1";
                 let value = tx.own(sql, &[id, key]).await?.pop().flatten();
                 return Ok(self.done(value));
@@ -137,17 +137,17 @@ impl Operation {
         );
         let token = self.token.to_string();
         let hit = tx.own(&sql, &[id, key, &token, text]).await?.len() as u64;
-        column.explain(tx, id, self.token, hit).await?;
+        column.explain(tx, id, self.pass(), hit).await?;
         Ok(self.done(None))
     }
 
     async fn records<T: Tx>(&self, tx: &mut T, records: Records) -> Result<Done> {
-        let (id, token) = (&self.resource, self.token);
-        let claimed = records.claim(tx, id, token).await?;
+        let (id, pass) = (&self.resource, self.pass());
+        let claimed = records.claim(tx, id, pass).await?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Unchanged(read) => return Ok(self.done(read)),
-            Lines::Replaced(text) => records.write(tx, id, token, &text).await,
-            Lines::Deleted => records.delete(tx, id, token).await,
+            Lines::Replaced(text) => records.write(tx, id, pass, &text).await,
+            Lines::Deleted => records.delete(tx, id, pass).await,
         };
         written?;
         Ok(self.done(None))

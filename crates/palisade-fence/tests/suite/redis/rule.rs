@@ -138,8 +138,6 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
             model.record.state.lock.clone(),
         );
         let pass = Pass {
-            signed: false,
-            token: Token::new(token).unwrap(),
             authority: match random.below(24) {
                 at @ (0 | 1) => Some(&authorities[at as usize]),
                 2 => None,
@@ -150,6 +148,7 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
                 2 => None,
                 _ => lock.as_ref(),
             },
+            ..Pass::new(Token::new(token).unwrap())
         };
         let numbers = [0, 1, 2, 3, LAST - 1, LAST];
         let op = match random.below(6) {

@@ -15,9 +15,9 @@ pub(crate) enum Form {
     Records(Strategy),
 }
 
-pub(crate) type Operation = crate::sql::Operation<Form>;
+pub(crate) type Operation<'p> = crate::sql::Operation<'p, Form>;
 
-impl Operation {
+impl Operation<'_> {
     pub(crate) fn work(&self, tx: &Connection) -> Result<Done> {
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
@@ -84,15 +84,15 @@ impl Operation {
         let column = Column::new("conf_column", "id", "last_fencing_token")?;
         let id = &self.resource;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token)?;
+            column.lock(tx, id, self.pass())?;
         }
         let (key, alter) = match &self.action {
             Action::Claim => {
-                column.claim(tx, id, self.token)?;
+                column.claim(tx, id, self.pass())?;
                 return Ok(self.done(None));
             }
             Action::Read(key) => {
-                column.claim(tx, id, self.token)?;
+                column.claim(tx, id, self.pass())?;
                 let sql = "SELECT data ->> ?2 FROM conf_column WHERE id = ?1";
                 let read = tx.query_one(sql, params![id, path(key)], |row| row.get(0));
                 return Ok(self.done(read.optional()?.flatten()));
@@ -120,17 +120,17 @@ impl Operation {
         );
         let token = i64::try_from(self.token.get()).unwrap();
         let hit = tx.execute(&sql, params![id, path(key), token, text])?;
-        column.explain(tx, id, self.token, hit)?;
+        column.explain(tx, id, self.pass(), hit)?;
         Ok(self.done(None))
     }
 
     fn records(&self, tx: &Connection, records: Records) -> Result<Done> {
-        let (id, token) = (&self.resource, self.token);
-        let claimed = records.claim(tx, id, token)?;
+        let (id, pass) = (&self.resource, self.pass());
+        let claimed = records.claim(tx, id, pass)?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Unchanged(read) => return Ok(self.done(read)),
-            Lines::Replaced(text) => records.write(tx, id, token, &text),
-            Lines::Deleted => records.delete(tx, id, token),
+            Lines::Replaced(text) => records.write(tx, id, pass, &text),
+            Lines::Deleted => records.delete(tx, id, pass),
         };
         written?;
         Ok(self.done(None))

@@ -185,7 +185,7 @@ impl Resource {
     }
 
     async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Admitted<Option<String>>> {
-        let operation = Operation::new(self.form, &self.name, &self.table, pass, action);
+        let operation = Operation::new(self.form, &self.name, &self.table, pass, action).detached();
         match self.form {
             Form::TwoSteps => self.in_two_steps(operation).await,
             _ => {
@@ -195,7 +195,7 @@ impl Resource {
         }
     }
 
-    async fn in_two_steps(&self, operation: Operation) -> Result<Done> {
+    async fn in_two_steps(&self, operation: Operation<'static>) -> Result<Done> {
         let first = operation.clone();
         let entry = self.on(move |db| carry_out(db, |tx| first.check(tx)));
         match entry.await? {

@@ -23,6 +23,7 @@ fn cursor(at: &Cursor) -> String {
     match at {
         Cursor::Ended(revision) => format!("e:{revision}"),
         Cursor::OfLock(token, revision) => format!("t:{token}:{revision}"),
+        Cursor::Late(number) => format!("r:{number}"),
         Cursor::Lasting(lock, grant) => format!("l:{grant}:{lock}"),
     }
 }

@@ -26,6 +26,7 @@ pub(super) struct Asked {
     until: Option<String>,
     token: Option<String>,
     client: Option<String>,
+    refused: Option<String>,
     limit: Option<String>,
     cursor: Option<String>,
 }
@@ -46,8 +47,9 @@ pub(super) struct Asked {
         ("until" = Option<String>, Query, format = DateTime, description = "Granted at or before this time."),
         ("token" = Option<u64>, Query, minimum = 1, maximum = 9_007_199_254_740_991_i64, description = "With this fencing token."),
         ("client" = Option<String>, Query, description = "By this client."),
+        ("refused" = Option<bool>, Query, description = "Only grants with refused late writes, the latest report first."),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The most grants on the page; 100 by default."),
-        ("cursor" = Option<String>, Query, pattern = "^(e:[0-9]{1,19}|t:[0-9]{1,19}:[0-9]{1,19}|l:[0-9]{1,19}:[ -~]{1,255})$", description = "The `next_cursor` of the previous page."),
+        ("cursor" = Option<String>, Query, pattern = "^(e:[0-9]{1,19}|t:[0-9]{1,19}:[0-9]{1,19}|l:[0-9]{1,19}:[ -~]{1,255}|r:[0-9]{1,19})$", description = "The `next_cursor` of the previous page."),
     ),
     responses(
         (status = 200, description = "A page.", body = HistoryReply),
@@ -73,6 +75,19 @@ pub(super) async fn read(
     let token = token
         .map(|token| convert::token_in("token", token))
         .transpose()?;
+    let refused = match asked.refused.as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(Refusal::invalid("refused must be true or false").into()),
+    };
+    let after = asked.cursor.as_deref().map(cursor).transpose()?;
+    if after
+        .as_ref()
+        .is_some_and(|at| matches!(at, Cursor::Late(_)) != refused)
+    {
+        let why = "cursor must be the next_cursor of an earlier answer to the same question";
+        return Err(Refusal::invalid(why).into());
+    }
     let query = Query {
         lock: lock.as_ref().map(|lock| lock.as_str().to_owned()),
         prefix: prefix.to_string(),
@@ -80,7 +95,8 @@ pub(super) async fn read(
         until_ms: history::instant("until", asked.until.as_deref())?,
         token: token.map(|token| token.get()),
         client: asked.client,
-        after: asked.cursor.as_deref().map(cursor).transpose()?,
+        refused,
+        after,
     };
     let mut page = past.page(query, limit).await?;
     page.rows
@@ -141,6 +157,7 @@ pub(super) async fn report(
 fn cursor(text: &str) -> Result<Cursor, Refusal> {
     let parsed = match text.split_once(':') {
         Some(("e", revision)) => revision.parse().ok().map(Cursor::Ended),
+        Some(("r", number)) => number.parse().ok().map(Cursor::Late),
         Some(("t", rest)) => rest.split_once(':').and_then(|(token, revision)| {
             Some(Cursor::OfLock(token.parse().ok()?, revision.parse().ok()?))
         }),

@@ -15,6 +15,7 @@ import * as health from "./health.js";
 const SETTLE = 300;           // Changes that come close together cause one question.
 const SHOWN_CHANGES = 40;
 const SHOWN_GRANTS = 30;
+const SHOWN_LATE = 8;
 
 const main = document.getElementById("main");
 const footer = document.getElementById("footer");
@@ -189,18 +190,36 @@ const moment = (at) => at.toDateString() === new Date().toDateString() ? clock(a
 /** When the server that counts was started. */
 const startOf = (counts) => moment(new Date(counts.since));
 
-/** Writes that a resource refused because a newer holder had been there. */
-function lateWrites() {
+/** Writes that a resource refused because a newer holder had been there. `latest`: grants of the history that have some. */
+function lateWrites(latest) {
   const late = health.lateWrites();
   if (!late) return null;
   const note = "by holders that had lost their lock";
   const from = startOf(late);
-  if (late.reported + late.unknown === 0) return section("Refused late writes", note, empty(`None was reported since ${from}.`));
+  if (late.reported + late.unknown === 0) {
+    return section("Refused late writes", note, empty(`None was reported since ${from}.`), latestLateWrites(latest));
+  }
   return section("Refused late writes", note,
     figures(["refused", number(late.by), late.within ? `in the last ${late.within}` : null], ["refused in all", number(late.reported), `since ${from}`],
       ["reports of unknown grants", number(late.unknown), "counted, not kept"]),
     el("p", { class: late.by > 0 ? "notice" : "empty" }, "A fence kept data from being overwritten. ", el("code", {}, "palisade history LOCK"),
-      " says who wrote late, and who held the lock by then."));
+      " says who wrote late, and who held the lock by then."),
+    latestLateWrites(latest));
+}
+
+/** A server without a history has none, and neither has a caller that may not read it. */
+function latestLateWrites(grants) {
+  const writes = (grants ?? []).flatMap((grant) => grant.rejections.map((one) => ({ ...one, grant })))
+    .sort((one, other) => Date.parse(other.reported_at) - Date.parse(one.reported_at)).slice(0, SHOWN_LATE);
+  if (writes.length === 0) return null;
+  return [el("h3", {}, "Latest late writes"), table("Latest late writes", [
+    ["reported", "number", (one) => moment(new Date(one.reported_at))],
+    ["lock", "name", (one) => lockLink(one.grant.resource_id)],
+    ["token", "number wide", (one) => number(one.grant.fencing_token)],
+    ["client", "client slim", (one) => short(one.grant.client_id)],
+    ["refused", "", (one) => `${one.operation || "a write"} at ${one.resource}, which had seen token ${number(one.highest)}`
+      + (one.times > 1 ? `; ${number(one.times)} times` : "")],
+  ], writes)];
 }
 
 /** Shown while there is no lock. */
@@ -229,6 +248,7 @@ function overview() {
   const recent = [];
   let refusal = null;
   let ranked;
+  let latest;
   let shown = "";
   const part = Object.fromEntries(["nodes", "figures", "late", "first", "ranking", "feed", "list"].map((name) => [name, new Part(name)]));
   const drawFeed = () => part.feed.fresh({ came: performance.now(), at: new Date() },
@@ -238,7 +258,7 @@ function overview() {
     const { status } = health.last();
     if (!status || health.isOld.status()) return;
     part.figures.fresh(status, statusFigures(status, ranked));
-    part.late.fresh(status, lateWrites());
+    part.late.fresh(status, lateWrites(latest?.grants));
   };
   const list = listing("", part.list, (answer, none) => {
     for (const one of [part.ranking, part.list]) one.element.hidden = none;
@@ -270,6 +290,15 @@ function overview() {
     },
     load: async (signal) => {
       await reads(part.list, signal, () => list.refresh(signal));
+      // Asked for at the start, and when a report came: reports change no lock.
+      const reported = health.lateWrites()?.reported;
+      if (reported !== undefined && reported !== latest?.reported) {
+        const page = await get(`v1/history?refused=true&limit=${SHOWN_LATE}`)
+          .catch((error) => error instanceof Refused ? { grants: [] } : null);
+        if (signal.aborted) return;
+        if (page) latest = { reported, grants: page.grants };
+        drawFigures();
+      }
       await reads(part.ranking, signal, async () => {
         ranked = await get("v1/ranking").catch((error) => {
           ranked = null;
