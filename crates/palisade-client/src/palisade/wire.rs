@@ -148,6 +148,7 @@ pub(super) fn renewal(outcome: Outcome) -> Result<Renewal, Fault> {
             ttl: ttl(renewed.lease_duration_ms)?,
             valid_for: Span::from_millis(renewed.valid_for_ms),
             near_deadline: false,
+            waiters: renewed.waiters,
         }),
         other => match not_live(other)? {
             NotLive::Ended(how) => Renewal::Ended(how),

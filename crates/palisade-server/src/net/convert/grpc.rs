@@ -314,6 +314,7 @@ fn say(outcome: Outcome) -> Say {
             fencing_token: renewed.token.get(),
             lease_duration_ms: renewed.ttl.as_millis(),
             valid_for_ms: renewed.valid_for.as_millis(),
+            waiters: renewed.waiters,
         }),
         Outcome::Proclaimed { token, revision } => Say::Proclaimed(v1::Proclaimed {
             fencing_token: token.get(),

@@ -207,6 +207,7 @@ pub(in crate::net) fn renewed(
         lease_duration_ms: renewed.ttl.as_millis().into(),
         valid_for_ms: renewed.valid_for.as_millis(),
         remaining_ms: renewed.valid_for.as_millis(),
+        waiters: renewed.waiters,
     }
 }
 
