@@ -24,7 +24,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use palisade_core::{Change, Ending, Event, GrantState, LockName, Token};
+use tokio::runtime;
 use tokio::sync::Notify;
+
+use super::request::Listened;
 
 /// A grant, as listeners name it: its lock and its number.
 type Named = (LockName, Token);
@@ -357,9 +360,11 @@ impl Listener {
     /// Begins to hear of a grant, of which `waiters` waiting requests are known. Its state is asked for after this. Returns
     /// whether it was not named yet.
     ///
-    /// It needs a Tokio runtime, on which a task tells of queues.
+    /// A task that tells of queues runs on the given runtime.
     #[must_use]
-    pub fn name(&self, lock: &LockName, number: Token, waiters: u32) -> bool {
+    pub fn name(&self, listened: &Listened, runtime: &runtime::Handle) -> bool {
+        let lock = &listened.grant.lock;
+        let (number, waiters) = (listened.number, listened.waiters);
         let named = (lock.clone(), number);
         let mut book = self.listening.book();
         let told = Told {
@@ -376,7 +381,7 @@ impl Listener {
         ears.insert((number, self.id), Arc::clone(&self.ear));
         self.listening.on.store(true, Ordering::Release);
         if !mem::replace(&mut book.telling, true) {
-            tokio::spawn(Arc::clone(&self.listening).tell());
+            runtime.spawn(Arc::clone(&self.listening).tell());
         }
         true
     }

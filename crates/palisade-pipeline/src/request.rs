@@ -57,7 +57,7 @@ pub enum Request {
     /// Asks for the holder of a lock.
     Show(LockName),
     /// A holder asks for the state of its grants, to hear of them from then on.
-    Listen(Box<[GrantRef]>),
+    Listen(Box<[Listened]>),
     /// Asks for one page of the locks held.
     List {
         /// Only names that start with this.
@@ -76,6 +76,17 @@ pub enum Request {
     Status,
     /// Moves a manual clock; refused unless the authority was started with one.
     Advance(Span),
+}
+
+/// A grant that its holder wants to hear about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listened {
+    /// Which grant.
+    pub grant: GrantRef,
+    /// Its number, as in `grant`.
+    pub number: Token,
+    /// How many waiting requests the holder knows of.
+    pub waiters: u32,
 }
 
 /// The kinds of requests, as metrics distinguish them.

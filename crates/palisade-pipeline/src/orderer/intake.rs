@@ -48,7 +48,8 @@ pub(super) fn intake(
             return Intake::Answer(Answer::Lock(Box::new(view)));
         }
         Request::Listen(grants) => {
-            let states = grants.iter().map(|grant| machine.grant_state(by, grant));
+            let states = grants.iter();
+            let states = states.map(|listened| machine.grant_state(by, &listened.grant));
             return Intake::Answer(Answer::States(states.collect()));
         }
         Request::List {
