@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_core::{AuthorityId, Ending, GrantRef, LockName, LockView, Span, Token, Ttl};
+use palisade_core::{AuthorityId, Ending, GrantRef, LockName, LockView, Token, Ttl};
 
 use crate::acquire::LockRequest;
 use crate::clock::{BootClock, Clock};
@@ -52,12 +52,7 @@ impl Client {
         clock: Arc<dyn Clock>,
         options: &Options,
     ) -> Result<Client, Error> {
-        let keeper = Keeper::new(
-            service,
-            clock,
-            options.caution,
-            Span::from(options.patience),
-        );
+        let keeper = Keeper::new(service, clock, options);
         let inner = Inner {
             keeper: Arc::new(keeper),
             identity: Identity::new()?,

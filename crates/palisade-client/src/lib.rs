@@ -209,7 +209,9 @@ mod identity;
 mod inner;
 mod keeper;
 mod lease;
+mod listening;
 mod listing;
+mod notices;
 mod options;
 mod pending;
 mod random;
@@ -240,6 +242,7 @@ pub use error::{Error, Loss, Lost};
 pub use fault::{Fault, Reason};
 pub use lease::Lease;
 pub use listing::Listing;
+pub use notices::{LeaseNotice, Notices};
 pub use options::{BearerToken, Options};
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
@@ -251,7 +254,7 @@ pub use palisade_core::{
 pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
 pub use service::{
-    LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
+    GrantNews, Listened, Listening, LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
     Status, WatchEvent,
 };
 pub use watch::Watch;

@@ -20,6 +20,9 @@ pub struct Options {
     /// How long an operation is retried while the authority does not answer or has no leader. A waiting request waits
     /// this long beyond its wait for an outstanding answer.
     pub patience: Duration,
+    /// Whether the client listens for the ends of its grants and for requests that wait for its locks
+    /// ([`Lease::notices`](crate::Lease::notices)). Without, it learns both from its renewals.
+    pub notices: bool,
     /// The certificates for `https://` addresses.
     #[cfg(feature = "palisade")]
     pub tls: palisade_tls::ClientFiles,
@@ -102,6 +105,7 @@ impl Default for Options {
             connections: 1,
             caution: Caution::DEFAULT,
             patience: Duration::from_secs(5),
+            notices: true,
             #[cfg(feature = "palisade")]
             tls: palisade_tls::ClientFiles::default(),
             #[cfg(feature = "palisade")]
