@@ -249,6 +249,12 @@ impl Lease {
         self.kept.waiters()
     }
 
+    /// Returns the operator's reason for the revocation that ended this guard, if the authority told it over an open connection.
+    #[must_use]
+    pub fn revoked_because(&self) -> Option<&str> {
+        self.kept.reason()
+    }
+
     /// Returns the news of this guard, from its present state on: renewals that fail while the lease still holds, requests
     /// that wait, and the loss. It does not borrow the guard, so it can move into a task.
     pub fn notices(&self) -> Notices {

@@ -274,3 +274,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/use/handing-over.md")]
 struct HandingOver;
+
+/// The page's example, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/use/notices.md")]
+struct NoticesPage;

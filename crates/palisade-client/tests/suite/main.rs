@@ -18,6 +18,8 @@ mod connections;
 mod handing_over;
 mod holder_rules;
 #[cfg(all(feature = "in-process", feature = "palisade"))]
+mod notices;
+#[cfg(all(feature = "in-process", feature = "palisade"))]
 mod runtimes;
 mod support;
 #[cfg(feature = "in-process")]
