@@ -101,7 +101,8 @@ impl Listening {
                 let number = event.shared.map_or(event.token, |id| id.0);
                 let news = News::Ended {
                     how: Some(*how),
-                    reason: reason.clone(),
+                    // An operator may have given none.
+                    reason: reason.clone().filter(|reason| !reason.is_empty()),
                 };
                 for ear in book.remove_grant(&event.lock, number) {
                     ear.ended((event.lock.clone(), number), news.clone());
@@ -461,3 +462,177 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Listeners of one lock that are told between two looks at the book.
 const AT_ONCE: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use palisade_core::{
+        ClientId, Detail, GrantRef, LeaseId, LeaseKey, Principal, Slots, Span, Timestamp, WallTime,
+    };
+    use palisade_testbed::growth::{CROWDS, grows, least};
+
+    use super::*;
+
+    fn token(number: u64) -> Token {
+        Token::new(number).unwrap()
+    }
+
+    fn name(lock: &str) -> LockName {
+        LockName::new(lock).unwrap()
+    }
+
+    fn end(lock: &str, number: u64) -> Event {
+        Event {
+            revision: 1,
+            at: Timestamp::ZERO,
+            wall: WallTime::default(),
+            lock: name(lock),
+            client: Some(ClientId::new("a").unwrap()),
+            token: token(number),
+            shared: None,
+            slots: Slots::NONE,
+            by: Principal::ANONYMOUS,
+            lease: Some(LeaseId(token(number))),
+            held: Span::ZERO,
+            detail: Detail::default(),
+            change: Change::Ended {
+                how: Ending::Revoked,
+                reason: Some("why".into()),
+                delayed: None,
+            },
+        }
+    }
+
+    fn listens(listener: &Listener, lock: &str, number: u64, runtime: &runtime::Handle) {
+        let listened = Listened {
+            grant: GrantRef {
+                lock: name(lock),
+                key: LeaseKey::from_bytes([1; 16]),
+                token: Some(token(number)),
+            },
+            number: token(number),
+            waiters: 0,
+        };
+        assert!(listener.name(&listened, runtime));
+    }
+
+    fn live(listener: &Listener, lock: &str, number: u64, waiters: u32) {
+        listener.settle(&name(lock), token(number), GrantState::Live { waiters });
+    }
+
+    fn news(heard: Option<Heard>) -> Option<News> {
+        heard.map(|heard| match heard {
+            Heard::News { news, .. } => news,
+            Heard::NotHere => panic!("it is here"),
+        })
+    }
+
+    fn revoked(reason: Option<&str>) -> News {
+        News::Ended {
+            how: Some(Ending::Revoked),
+            reason: reason.map(Box::from),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_before_the_state_was_read_is_told_after_the_proof_and_never_without() {
+        let (listening, runtime) = (Arc::<Listening>::default(), runtime::Handle::current());
+        let [honest, forger] = [(); 2].map(|()| Listener::new(&listening));
+        for listener in [&honest, &forger] {
+            listens(listener, "x", 1, &runtime);
+        }
+        listening.events(&[end("x", 1), end("y", 1), end("x", 2)]);
+        assert_eq!((honest.try_next(), forger.try_next()), (None, None));
+        live(&honest, "x", 1, 0);
+        forger.settle(&name("x"), token(1), GrantState::Unknown);
+        assert_eq!(news(honest.try_next()), Some(revoked(Some("why"))));
+        let (how, reason) = (None, None);
+        assert_eq!(news(forger.try_next()), Some(News::Ended { how, reason }));
+        assert!(!listening.is_on() && listening.book().grants.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_changes_a_thousand_times_is_told_as_one_that_changes_ten_times() {
+        let (listening, runtime) = (Arc::<Listening>::default(), runtime::Handle::current());
+        let listener = Listener::new(&listening);
+        listens(&listener, "x", 1, &runtime);
+        live(&listener, "x", 1, 0);
+        let mut told = Vec::new();
+        for changes in [10, 1_000] {
+            let mut heard = 0;
+            for change in 0..changes {
+                listening.queues(vec![(name("x"), change % 2), (name("nobodys"), 1)]);
+                tokio::time::sleep(Duration::from_secs(1) / changes).await; // virtual time
+                while listener.try_next().is_some() {
+                    heard += 1;
+                }
+            }
+            told.push(heard);
+        }
+        let [slow, quick] = &*told else {
+            panic!("{told:?}");
+        };
+        assert!((5..=11).contains(slow) && (1..=12).contains(quick), "{told:?}");
+        assert!(!listening.book().queues.contains_key("nobodys"));
+        // Level-triggered: whatever happened, the last number is told.
+        listening.queues(vec![(name("x"), 7)]);
+        tokio::time::sleep(Duration::from_secs(1)).await; // virtual time
+        let mut last = None;
+        while let Some(heard) = listener.try_next() {
+            last = Some(heard);
+        }
+        assert_eq!(news(last), Some(News::Wanted(7)));
+    }
+
+    #[tokio::test]
+    async fn the_state_does_not_hide_a_later_number() {
+        let (listening, runtime) = (Arc::<Listening>::default(), runtime::Handle::current());
+        let listener = Listener::new(&listening);
+        listens(&listener, "x", 1, &runtime);
+        listener.ear.waiting(&(name("x"), token(1)), 3);
+        assert_eq!(listener.try_next(), None, "nothing is proven");
+        live(&listener, "x", 1, 1);
+        assert_eq!(news(listener.try_next()), Some(News::Wanted(3)));
+        listening.end();
+        assert_eq!(listener.try_next(), Some(Heard::NotHere));
+        assert!(!listening.is_on());
+    }
+
+    /// Beside others that listen for the same lock.
+    #[tokio::test]
+    async fn an_end_costs_the_same_beside_any_crowd_and_control_a_round_of_the_queue_does_not() {
+        let runtime = runtime::Handle::current();
+        let costs = CROWDS.map(|crowd| {
+            let listening = Arc::<Listening>::default();
+            let listeners: Vec<Listener> = (0..crowd)
+                .map(|number| {
+                    let listener = Listener::new(&listening);
+                    listens(&listener, "x", number + 1_000, &runtime);
+                    listener
+                })
+                .collect();
+            let mut number = 0;
+            let own = least(50, || {
+                number += 1;
+                let listener = Listener::new(&listening);
+                listens(&listener, "x", number, &runtime);
+                listening.events(&[end("x", number)]);
+            });
+            let nobodys = [end("y", 1)];
+            let nobodys = least(50, || listening.events(&nobodys));
+            let all = least(2, || {
+                let (mut last, mut count) = (None, 0);
+                while let Some(some) = listening.some_of(&name("x"), last) {
+                    last = some.last().map(|(at, _)| *at);
+                    count += some.len() as u64;
+                }
+                assert_eq!(count, crowd);
+            });
+            assert_eq!(listeners.len() as u64, crowd);
+            [own, nobodys, all]
+        });
+        for (operation, is_control) in [(0, false), (1, false), (2, true)] {
+            let costs = costs.map(|of_crowd| of_crowd[operation]);
+            assert_eq!(grows(costs), is_control, "{operation}: {costs:?}");
+        }
+    }
+}
