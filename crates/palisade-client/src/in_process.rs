@@ -23,8 +23,9 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::answers;
 use crate::fault::{Fault, Reason};
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, GrantNews, Listened, Listening, LockService, Notice, Operation, Page, Proclamation,
-    Released, Renewal, Reopened, Resized, Revocation, Status, WatchEvent, fresh_request_id,
+    AcquireRequest, Acquired, Cursor, Events, GrantNews, Listened, Listening, LockService, Notice,
+    Operation, Page, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Status,
+    WatchEvent, fresh_request_id,
 };
 
 /// An authority in this process.

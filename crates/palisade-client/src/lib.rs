@@ -254,8 +254,8 @@ pub use palisade_core::{
 pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
 pub use service::{
-    GrantNews, Listened, Listening, LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
-    Status, WatchEvent,
+    GrantNews, Listened, Listening, LockService, Notice, Proclamation, Released, Renewal, Reopened,
+    Resized, Revocation, Sequencer, Status, WatchEvent,
 };
 pub use watch::Watch;
 

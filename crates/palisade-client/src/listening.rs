@@ -211,7 +211,8 @@ fn holds(kept: &Weak<Kept>) -> bool {
 /// Between a half and the whole of a pause, so that the clients of a server that was restarted do not come together.
 fn jittered(pause: Span) -> Span {
     let half = pause.as_nanos() / 2;
-    let drawn = random::bytes().map_or(0, |[first, second, ..]| u16::from_le_bytes([first, second]));
+    let drawn =
+        random::bytes().map_or(0, |[first, second, ..]| u16::from_le_bytes([first, second]));
     Span::from_nanos(half + half / u64::from(u16::MAX) * u64::from(drawn))
 }
 

@@ -39,8 +39,9 @@ use crate::in_process::InProcess;
 use crate::lease::Lease;
 use crate::options::Options;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, GrantNews, Listened, Listening, LockService, Notice, Operation, Page, Proclamation,
-    Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
+    AcquireRequest, Acquired, Cursor, Events, GrantNews, Listened, Listening, LockService, Notice,
+    Operation, Page, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
+    Status,
 };
 
 /// So long is a lease of another client, which ends only by a lever or its own release.

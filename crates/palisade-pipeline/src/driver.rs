@@ -423,7 +423,9 @@ impl Driver {
             self.round.unclaimed(by, grant);
         }
         if self.shared.listening.is_on() {
-            self.shared.listening.queues(self.round.take_changed_queues());
+            self.shared
+                .listening
+                .queues(self.round.take_changed_queues());
         }
         if !self.round.is_draining() {
             for drained in self.gathered.drained.drain(..) {

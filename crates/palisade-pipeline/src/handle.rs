@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use super::clock::boottime;
-use super::random;
 use super::listening::{Listener, Listening};
+use super::random;
 use super::recent::{Recent, Since};
 use super::request::{Answer, Asked, Failure, KeepsPlace, Request};
 use super::stats::{Stats, count_event, count_state};

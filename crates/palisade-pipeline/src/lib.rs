@@ -54,7 +54,9 @@ pub use listening::{Heard, Listener, News};
 pub use log::{Forgetful, Log, LogError, Writable};
 pub use random::MARK;
 pub use recent::{Since, bytes_of};
-pub use request::{Answer, Asked, Failure, KeepsPlace, Listened, Operation, Request, Status, Verdict};
+pub use request::{
+    Answer, Asked, Failure, KeepsPlace, Listened, Operation, Request, Status, Verdict,
+};
 pub use stats::{Counter, Histogram, Stats, request_place};
 
 use driver::Driver;

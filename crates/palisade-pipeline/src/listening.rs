@@ -571,7 +571,10 @@ mod tests {
         let [slow, quick] = &*told else {
             panic!("{told:?}");
         };
-        assert!((5..=11).contains(slow) && (1..=12).contains(quick), "{told:?}");
+        assert!(
+            (5..=11).contains(slow) && (1..=12).contains(quick),
+            "{told:?}"
+        );
         assert!(!listening.book().queues.contains_key("nobodys"));
         // Level-triggered: whatever happened, the last number is told.
         listening.queues(vec![(name("x"), 7)]);

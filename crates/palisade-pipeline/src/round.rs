@@ -18,7 +18,8 @@
 use std::mem;
 
 use palisade_core::{
-    Away, Command, GrantRef, LeaseKey, LockName, Machine, Principal, RequestId, Span, Timestamp, WallTime,
+    Away, Command, GrantRef, LeaseKey, LockName, Machine, Principal, RequestId, Span, Timestamp,
+    WallTime,
 };
 
 use super::log::Writable;

@@ -48,8 +48,8 @@ use palisade_tls::ClientFiles;
 use crate::fault::Fault;
 use crate::options::BearerToken;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, Listening, LockService, Operation, Page, Proclamation, Released,
-    Renewal, Reopened, Resized, Revocation, Sequencer, Status,
+    AcquireRequest, Acquired, Cursor, Events, Listening, LockService, Operation, Page,
+    Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
 };
 use address::Address;
 use link::Link;

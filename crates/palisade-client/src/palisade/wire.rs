@@ -14,8 +14,8 @@ use pb::reply::Outcome;
 
 use crate::fault::{Fault, Reason, causes};
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, GrantNews, Notice, Page, Proclamation, Released, Renewal, Reopened,
-    Resized, Revocation, Sequencer, Status, Under, WatchEvent,
+    AcquireRequest, Acquired, Cursor, GrantNews, Notice, Page, Proclamation, Released, Renewal,
+    Reopened, Resized, Revocation, Sequencer, Status, Under, WatchEvent,
 };
 
 pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {

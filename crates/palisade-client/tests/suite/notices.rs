@@ -60,10 +60,15 @@ async fn a_break_is_heard(listens: Client, control: Client, operator: Client) {
     assert!(mine.check().is_err());
     // A break before the guard was named is told without its reason.
     assert!(reason.is_none() || reason.as_deref() == Some("maintenance"));
-    other.check().expect("the control learns of it at its next renewal");
+    other
+        .check()
+        .expect("the control learns of it at its next renewal");
     timeout(PATIENCE, other.lost()).await.unwrap();
     let renewal = since.elapsed();
-    assert!(2 * took < renewal, "heard after {took:?}, at a renewal after {renewal:?}");
+    assert!(
+        2 * took < renewal,
+        "heard after {took:?}, at a renewal after {renewal:?}"
+    );
 }
 
 #[tokio::test]
@@ -97,7 +102,10 @@ async fn waiters_are_told(client: Client, others: Client) {
     assert_eq!(next(&mut late).await, LeaseNotice::Wanted { waiters: 1 });
     waiting.abort();
     assert_eq!(next(&mut notices).await, LeaseNotice::Unwanted);
-    assert_eq!((lease.wanted(), next(&mut late).await), (0, LeaseNotice::Unwanted));
+    assert_eq!(
+        (lease.wanted(), next(&mut late).await),
+        (0, LeaseNotice::Unwanted)
+    );
 }
 
 #[tokio::test]
@@ -119,8 +127,20 @@ async fn requests_that_wait_are_told_by_a_server() {
 async fn without_notices_a_renewal_says_how_many_wait() {
     let server = MemoryServer::new().unwrap();
     let client = server.client_with(&silent()).unwrap();
-    let lease = client.lock("orders").ttl(Duration::from_millis(600)).acquire().await.unwrap();
-    let waiting = tokio::spawn(server.client().unwrap().lock("orders").wait(secs(60)).acquire());
+    let lease = client
+        .lock("orders")
+        .ttl(Duration::from_millis(600))
+        .acquire()
+        .await
+        .unwrap();
+    let waiting = tokio::spawn(
+        server
+            .client()
+            .unwrap()
+            .lock("orders")
+            .wait(secs(60))
+            .acquire(),
+    );
     until_shown(&client, "orders", |view| view.waiters == 1).await;
     let mut notices = lease.notices();
     assert_eq!(next(&mut notices).await, LeaseNotice::Wanted { waiters: 1 });
@@ -136,22 +156,37 @@ async fn renewals_that_fail_suspend_a_guard_before_it_is_restored_or_lost() {
         let request = client.lock("orders").ttl(Duration::from_millis(1_500));
         let lease = request.acquire().await.unwrap();
         let mut notices = lease.notices();
-        let fail = || if stalls { server.stall() } else { server.down() };
+        let fail = || {
+            if stalls {
+                server.stall()
+            } else {
+                server.down()
+            }
+        };
         fail();
         let LeaseNotice::Suspended { remaining } = next(&mut notices).await else {
             panic!("it is suspended first");
         };
-        assert!(remaining > Duration::ZERO && remaining <= lease.ttl().into(), "{remaining:?}");
+        assert!(
+            remaining > Duration::ZERO && remaining <= lease.ttl().into(),
+            "{remaining:?}"
+        );
         lease.check().expect("it still holds");
         server.up();
         assert_eq!(next(&mut notices).await, LeaseNotice::Restored);
         lease.check().unwrap();
         fail();
         let suspended = next(&mut notices).await;
-        assert!(matches!(suspended, LeaseNotice::Suspended { .. }), "{suspended:?}");
+        assert!(
+            matches!(suspended, LeaseNotice::Suspended { .. }),
+            "{suspended:?}"
+        );
         // A late reader is told that, too.
         let mut late = lease.notices();
-        assert!(matches!(next(&mut late).await, LeaseNotice::Suspended { .. }));
+        assert!(matches!(
+            next(&mut late).await,
+            LeaseNotice::Suspended { .. }
+        ));
         assert_eq!(loss(&mut notices).await, (Loss::Deadline, None));
         assert_eq!(loss(&mut late).await, (Loss::Deadline, None));
         server.up();
@@ -170,14 +205,23 @@ async fn a_guard_listens_again_after_its_connection_broke_and_is_not_suspended_b
     let first = tokio::spawn(others.lock("orders").wait(secs(60)).acquire());
     assert_eq!(next(&mut notices).await, LeaseNotice::Wanted { waiters: 1 });
     relay.cut();
-    let second = tokio::spawn(others.lock("orders").client_id("more").wait(secs(60)).acquire());
+    let second = tokio::spawn(
+        others
+            .lock("orders")
+            .client_id("more")
+            .wait(secs(60))
+            .acquire(),
+    );
     // Its next renewal is 20 s away, so this came over the next connection.
     assert_eq!(next(&mut notices).await, LeaseNotice::Wanted { waiters: 2 });
     first.abort();
     second.abort();
     let revoked = others.revoke("orders", lease.token(), "why").await;
     revoked.unwrap();
-    assert_eq!(loss(&mut notices).await, (Loss::Ended(Ending::Revoked), Some("why".into())));
+    assert_eq!(
+        loss(&mut notices).await,
+        (Loss::Ended(Ending::Revoked), Some("why".into()))
+    );
     assert_eq!(lease.revoked_because(), Some("why"));
 }
 
@@ -207,7 +251,10 @@ impl LockService for Counting {
 
     fn listen(&self) -> Option<Box<dyn Listening>> {
         let listening = self.service.listen()?;
-        Some(Box::new(CountingListening(listening, Arc::clone(&self.named))))
+        Some(Box::new(CountingListening(
+            listening,
+            Arc::clone(&self.named),
+        )))
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
@@ -253,13 +300,23 @@ async fn short_holds_and_clients_without_notices_ask_nothing_and_each_long_hold_
     let kept: Lease = without.lock("kept").acquire().await.unwrap();
     let long: Lease = client.lock("long").acquire().await.unwrap();
     let mut notices = long.notices();
-    let waiting = tokio::spawn(server.client().unwrap().lock("long").wait(secs(60)).acquire());
+    let waiting = tokio::spawn(
+        server
+            .client()
+            .unwrap()
+            .lock("long")
+            .wait(secs(60))
+            .acquire(),
+    );
     // The control: by then the long one was named.
     assert_eq!(next(&mut notices).await, LeaseNotice::Wanted { waiters: 1 });
     waiting.abort();
     assert_eq!(next(&mut notices).await, LeaseNotice::Unwanted);
     let short = named.load(Ordering::SeqCst) - 1;
-    assert!(short <= 1, "at most the one that was held when the others were named: {short}");
+    assert!(
+        short <= 1,
+        "at most the one that was held when the others were named: {short}"
+    );
     assert_eq!(never.load(Ordering::SeqCst), 0);
     kept.check().unwrap();
 }

@@ -17,9 +17,7 @@ pub use cluster::{
 pub use history::{
     EndRecord, GapRecord, GrantRecord, HistoryReply, RejectionBody, RejectionRecord, RejectionReply,
 };
-pub use listen::{
-    ListenBody, ListenReply, ListenedGrant, NoticeBody, NoticeEnding, NoticeEvent,
-};
+pub use listen::{ListenBody, ListenReply, ListenedGrant, NoticeBody, NoticeEnding, NoticeEvent};
 pub use object::Object;
 pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, CountsBody, DeniedReply, ErrorBody,

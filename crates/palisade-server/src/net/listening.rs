@@ -158,19 +158,15 @@ impl SessionListener {
     }
 
     /// Names the grants of an operation, whose answer is to be [settled](SessionListener::settle).
-    pub(super) fn name(
-        &mut self,
-        id: u64,
-        who: &Who,
-        grants: &[Listened],
-    ) -> Result<(), Refusal> {
+    pub(super) fn name(&mut self, id: u64, who: &Who, grants: &[Listened]) -> Result<(), Refusal> {
         if self.asked.contains_key(&id) {
             let why = format!("id {id} is that of an operation in flight: use another one");
             return Err(Refusal::invalid(why));
         }
         let new = names(grants);
         if let Some((lock, _)) = new.iter().find(|named| self.grants.contains_key(*named)) {
-            let why = format!("the grant of {lock} is named already; its notices come by themselves");
+            let why =
+                format!("the grant of {lock} is named already; its notices come by themselves");
             return Err(Refusal::invalid(why));
         }
         let mut slots = Vec::with_capacity(grants.len());

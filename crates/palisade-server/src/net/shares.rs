@@ -134,7 +134,9 @@ impl Full {
                 "{most} {what} are listened for from {origin}, which is the share of one address; renewals tell the same, later"
             ),
             Full::All(most) => {
-                format!("{most} {what} are listened for, which is the limit; renewals tell the same, later")
+                format!(
+                    "{most} {what} are listened for, which is the limit; renewals tell the same, later"
+                )
             }
         };
         Refusal {

@@ -109,7 +109,12 @@ async fn a_listener_hears_how_each_of_its_grants_ends() {
     let (heard, _) = while_listening(&server, &[(&d, 0)], server.lock("d", "one")).await;
     assert_eq!(notices(&heard), [ended(&d, "superseded")]);
     // Control: all of it is known afterwards, too, at once.
-    for (held, how) in [(&a, "released"), (&b, "revoked"), (&c, "expired"), (&d, "superseded")] {
+    for (held, how) in [
+        (&a, "released"),
+        (&b, "revoked"),
+        (&c, "expired"),
+        (&d, "superseded"),
+    ] {
         assert_eq!(now(&server, held, 0).await, [ended(held, how)]);
     }
 }
@@ -140,7 +145,11 @@ async fn a_listener_hears_nothing_of_other_grants_and_control_of_its_own() {
 async fn waiting_requests_are_told_when_they_come_and_when_all_have_gone() {
     let server = Server::start().await;
     let x = hold(&server, "x", "a").await;
-    assert_eq!(now(&server, &x, 0).await, [] as [Value; 0], "control: nobody waits");
+    assert_eq!(
+        now(&server, &x, 0).await,
+        [] as [Value; 0],
+        "control: nobody waits"
+    );
     let waiting = async { (server.waiting().await, server.waiters(1).await).0 };
     let mut kept = None;
     let keep = async { kept = Some(waiting.await) };
@@ -149,7 +158,11 @@ async fn waiting_requests_are_told_when_they_come_and_when_all_have_gone() {
     // Level-triggered: what was not heard is told at once, and what is known is not told again.
     assert_eq!(now(&server, &x, 0).await, [wanted(&x, 1)]);
     assert_eq!(now(&server, &x, 1).await, [] as [Value; 0]);
-    assert_eq!(now(&server, &x, 5).await, [] as [Value; 0], "fewer is no news");
+    assert_eq!(
+        now(&server, &x, 5).await,
+        [] as [Value; 0],
+        "fewer is no news"
+    );
     let renew = json!({"lock_token": x.1}).to_string();
     let renewed = server.post("/v1/locks/x/renew", &renew).await.json();
     assert_eq!(renewed["waiters"], 1);
@@ -176,7 +189,11 @@ async fn without_the_key_nothing_is_told_but_that_the_grant_is_not_known() {
     assert_eq!(now(&server, &forged, 0).await, [ended(&forged, "unknown")]);
     let never: Held = ("x", x.1.clone(), x.2 + 50);
     assert_eq!(now(&server, &never, 0).await, [ended(&never, "unknown")]);
-    assert_eq!(now(&server, &x, 0).await, [ended(&x, "revoked")], "control: with the key");
+    assert_eq!(
+        now(&server, &x, 0).await,
+        [ended(&x, "revoked")],
+        "control: with the key"
+    );
     drop(waiting);
 }
 
@@ -191,12 +208,23 @@ async fn wrong_questions_are_refused_with_the_range_and_change_nothing() {
         (body(&[(&x, 0), (&x, 1)], 0), "named twice"),
         (body(&[(&x, 0)], 60_001), "0 ..= 60000 are allowed"),
         (body(&[(&x, 1 << 33)], 0), "waiters must be"),
-        (json!({"grants": [{"resource_id": "x", "lock_token": x.1}]}).to_string(), "missing field `fencing_token`"),
+        (
+            json!({"grants": [{"resource_id": "x", "lock_token": x.1}]}).to_string(),
+            "missing field `fencing_token`",
+        ),
         (json!({"grants": 7}).to_string(), "grants"),
     ] {
         let refused = server.post("/v1/listen", &body).await;
-        assert_eq!((refused.status, refused.code().as_str()), (400, "invalid"), "{body}");
-        assert!(refused.message().contains(says), "{says}: {}", refused.message());
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (400, "invalid"),
+            "{body}"
+        );
+        assert!(
+            refused.message().contains(says),
+            "{says}: {}",
+            refused.message()
+        );
     }
     assert_eq!(now(&server, &x, 0).await, [] as [Value; 0], "control");
 }
@@ -223,7 +251,10 @@ async fn requests_and_grants_are_bounded_and_a_caller_that_leaves_frees_its_plac
         () = arrived => {}
     }
     let refused = listen(&server, &grants, 0).await;
-    assert_eq!((refused.status, refused.code().as_str()), (429, "over_quota"));
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (429, "over_quota")
+    );
     assert!(refused.header("retry-after").is_some(), "{refused:?}");
     drop(listening);
     soon(async {
@@ -237,7 +268,9 @@ async fn requests_and_grants_are_bounded_and_a_caller_that_leaves_frees_its_plac
     let mut named = Vec::new();
     for id in 1..=101 {
         let lock = format!("lock-{id}");
-        session.send([(id, Operation::Acquire(acquire(&lock, "s", 0)))]).await;
+        session
+            .send([(id, Operation::Acquire(acquire(&lock, "s", 0)))])
+            .await;
         let won = granted(session.next().await.unwrap().unwrap().outcome);
         named.push(listened(&lock, &won, 0));
     }
@@ -281,7 +314,10 @@ async fn a_server_that_stops_answers_listeners_at_once() {
     server.ask_to_stop();
     let mut answer = String::new();
     soon(stream.read_to_string(&mut answer)).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("unavailable"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 503") && answer.contains("unavailable"),
+        "{answer}"
+    );
     assert!(server.ended().await.is_ok());
 }
 
@@ -324,9 +360,13 @@ async fn pushes(dress: Dress) {
     let server = Server::start().await;
     let mut session = Session::open(&server, dress).await;
     let mut quiet = Session::open(&server, dress).await;
-    session.send([(1, Operation::Acquire(acquire("x", "a", 0)))]).await;
+    session
+        .send([(1, Operation::Acquire(acquire("x", "a", 0)))])
+        .await;
     let won = granted(session.next().await.unwrap().unwrap().outcome);
-    quiet.send([(1, Operation::Acquire(acquire("y", "b", 0)))]).await;
+    quiet
+        .send([(1, Operation::Acquire(acquire("y", "b", 0)))])
+        .await;
     let others = granted(quiet.next().await.unwrap().unwrap().outcome);
     let grants = vec![
         listened("x", &won, 0),
@@ -381,7 +421,9 @@ async fn pushes(dress: Dress) {
     );
     // Control: a session that never asked has heard nothing of its grant, which ended as well.
     break_lock(&server, &("y", String::new(), others.fencing_token), "").await;
-    quiet.send([(2, Operation::Status(v1::StatusRequest {}))]).await;
+    quiet
+        .send([(2, Operation::Status(v1::StatusRequest {}))])
+        .await;
     assert!(matches!(outcome(&mut quiet).await, (2, Outcome::Status(_))));
 }
 

@@ -317,9 +317,7 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
     }
     if args.yield_on_wait.is_some() {
         let why = "redlock:// does not know whether anybody waits";
-        return Err(
-            Failure::usage(why).hint("omit --yield-on-wait, or use a Palisade server")
-        );
+        return Err(Failure::usage(why).hint("omit --yield-on-wait, or use a Palisade server"));
     }
     if args.sequencer {
         let why = "redlock:// has no fencing tokens that could be signed";

@@ -40,11 +40,17 @@ fn a_break_ends_the_job_at_once_and_without_notices_at_the_next_renewal() {
     assert!(!deaf.is_over(), "the control does not know yet");
     assert_eq!(status(&output), 123);
     let said = text(&output.stderr);
-    assert!(said.contains("revoked by an operator (maintenance)"), "{said}");
+    assert!(
+        said.contains("revoked by an operator (maintenance)"),
+        "{said}"
+    );
     until_dead(&deaf_pids);
     let renewal = since.elapsed();
     assert_eq!(status(&deaf.end()), 123);
-    assert!(2 * took < renewal, "ended after {took:?}, the control after {renewal:?}");
+    assert!(
+        2 * took < renewal,
+        "ended after {took:?}, the control after {renewal:?}"
+    );
 }
 
 #[test]
@@ -102,8 +108,15 @@ fn a_signal_that_is_no_job_s_is_refused_with_those_that_are() {
         let refused = server.output(&["run", "x", "--yield-on-wait", signal, "--", "true"]);
         assert_eq!(status(&refused), 125, "{signal}");
         let said = text(&refused.stderr);
-        assert!(said.contains("TERM, INT, HUP, QUIT, USR1, USR2 and WINCH"), "{said}");
+        assert!(
+            said.contains("TERM, INT, HUP, QUIT, USR1, USR2 and WINCH"),
+            "{said}"
+        );
     }
     let free = server.output(&["run", "x", "--yield-on-wait", "hup", "--", "true"]);
-    assert_eq!((status(&free), text(&free.stderr)), (0, String::new()), "control");
+    assert_eq!(
+        (status(&free), text(&free.stderr)),
+        (0, String::new()),
+        "control"
+    );
 }

@@ -5,9 +5,7 @@ use palisade_core::{
     RequestId, Span, Token, Wish,
 };
 use palisade_proto::borrowed;
-use palisade_proto::v1::{
-    self, notice::Event as Told, reply::Outcome as Say, request::Operation,
-};
+use palisade_proto::v1::{self, notice::Event as Told, reply::Outcome as Say, request::Operation};
 
 use super::{Refusal, refusal};
 use palisade_pipeline::{Answer, Heard, Identity, Listened, News, Request, Status};
