@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_core::{AuthorityId, Ending, GrantRef, LockName, LockView, Span, Token, Ttl};
+use palisade_core::{AuthorityId, Ending, GrantRef, LockName, LockView, Token, Ttl};
 
 use crate::acquire::LockRequest;
 use crate::clock::{BootClock, Clock};
@@ -16,7 +16,6 @@ use crate::kind::{Exclusive, Semaphore, Set, Shared};
 use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::options::Options;
-use crate::reports::Reports;
 use crate::retry::repeat_until;
 use crate::service::{
     LockService, Operation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
@@ -53,13 +52,7 @@ impl Client {
         clock: Arc<dyn Clock>,
         options: &Options,
     ) -> Result<Client, Error> {
-        let keeper = Keeper::new(
-            service,
-            clock,
-            options.caution,
-            Span::from(options.patience),
-            Reports::new(options.report_refusals),
-        );
+        let keeper = Keeper::new(service, clock, options);
         let inner = Inner {
             keeper: Arc::new(keeper),
             identity: Identity::new()?,

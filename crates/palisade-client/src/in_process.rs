@@ -5,21 +5,27 @@
 //! against it behave as against a server. An authority in memory forgets the tokens that it issued when its process
 //! ends: do not fence data with it that outlives the process.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use futures_util::stream;
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, FuturesUnordered};
 use palisade_core::{
     AuthorityId, Event, GrantRef, Limits, LockName, LockView, Machine, RequestId, Span, Token, Ttl,
 };
-use palisade_pipeline::{self as pipeline, Answer, Forgetful, Handle, Identity, Request, Start};
+use palisade_pipeline::{
+    self as pipeline, Answer, Forgetful, Handle, Heard, Identity, Listener, News, Request, Start,
+};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::answers;
 use crate::fault::{Fault, Reason};
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, LockService, Notice, Operation, Page, Proclamation,
-    Released, Renewal, Reopened, Resized, Revocation, Status, WatchEvent, fresh_request_id,
+    AcquireRequest, Acquired, Cursor, Events, GrantNews, Listened, Listening, LockService, Notice,
+    Operation, Page, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Status,
+    WatchEvent, fresh_request_id,
 };
 
 /// An authority in this process.
@@ -101,6 +107,14 @@ impl LockService for InProcess {
     /// The pipeline runs on its own thread, not on a runtime.
     fn outlives_runtimes(&self) -> bool {
         true
+    }
+
+    fn listen(&self) -> Option<Box<dyn Listening>> {
+        Some(Box::new(LocalListening {
+            listener: self.handle.listener(),
+            handle: self.handle.clone(),
+            asked: FuturesUnordered::new(),
+        }))
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
@@ -217,6 +231,65 @@ impl LockService for InProcess {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 manual_clock: status.manual_clock,
             })
+        })
+    }
+}
+
+/// The names of grants that the pipeline was asked about, and its answer.
+type Asked = Pin<Box<dyn Future<Output = (Vec<(LockName, Token)>, Answer)> + Send>>;
+
+struct LocalListening {
+    handle: Handle,
+    listener: Listener,
+    asked: FuturesUnordered<Asked>,
+}
+
+impl Listening for LocalListening {
+    fn name(&mut self, grants: Vec<Listened>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let grants = grants.into_iter().map(|listened| pipeline::Listened {
+            grant: listened.grant,
+            number: listened.number,
+            waiters: listened.waiters,
+        });
+        let grants: Box<[pipeline::Listened]> = grants.collect();
+        let mut names = Vec::new();
+        for listened in &grants {
+            let _ = self.listener.name(listened, &runtime);
+            names.push((listened.grant.lock.clone(), listened.number));
+        }
+        let handle = self.handle.clone();
+        self.asked.push(Box::pin(async move {
+            (names, handle.call(Request::Listen(grants)).await)
+        }));
+    }
+
+    fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<GrantNews, Fault>>> {
+        while let Poll::Ready(Some((names, answer))) = self.asked.poll_next_unpin(cx) {
+            let Answer::States(states) = answer else {
+                return Poll::Ready(Some(Err(answers::refused(answer))));
+            };
+            for ((lock, number), state) in names.into_iter().zip(states) {
+                self.listener.settle(&lock, number, state);
+            }
+        }
+        self.listener.poll_next(cx).map(|heard| match heard {
+            Heard::News { lock, number, news } => Some(Ok(match news {
+                News::Ended { how, reason } => GrantNews::Ended {
+                    lock,
+                    number,
+                    how,
+                    reason,
+                },
+                News::Wanted(waiters) => GrantNews::Wanted {
+                    lock,
+                    number,
+                    waiters,
+                },
+            })),
+            Heard::NotHere => None,
         })
     }
 }

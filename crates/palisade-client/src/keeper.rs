@@ -15,13 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use palisade_core::holder::Caution;
 use palisade_core::{Span, Timestamp};
 use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::{Clock, Sleep};
 use crate::error::Loss;
 use crate::fault::Fault;
+use crate::listening::{self, Unnamed};
+use crate::options::Options;
 use crate::reports::{self, Reports};
 use crate::retry::Cleanup;
 use crate::schedule::{Kept, KeptLease, NEVER};
@@ -54,20 +56,20 @@ impl Keeper {
     pub(crate) fn new(
         service: Arc<dyn LockService>,
         clock: Arc<dyn Clock>,
-        caution: Caution,
-        patience: Span,
-        reports: Reports,
+        options: &Options,
     ) -> Keeper {
         let (inbox, messages) = mpsc::unbounded_channel();
         let schedule = Mutex::default();
+        let listens = options.notices && service.listen().is_some();
         Keeper {
             core: Arc::new(Core {
                 service,
                 clock,
-                caution,
-                patience,
+                caution: options.caution,
+                patience: Span::from(options.patience),
                 schedule,
-                reports,
+                reports: Reports::new(options.report_refusals),
+                unnamed: Unnamed::new(listens),
             }),
             inbox: Mutex::new(inbox),
             idle: Mutex::new(Some(messages)),
@@ -121,6 +123,7 @@ impl Keeper {
         // at its deadline.
         let _ = self.start();
         lease.join(kept);
+        self.core.unnamed.add(kept);
         let due = next_look(kept.hold.deadline(), self.core.clock.now());
         if self.core.schedule().put_by(lease, due) {
             let _ = self.inbox().send(Message::Look);
@@ -182,6 +185,10 @@ impl Drop for Running {
 
 /// The background task.
 async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>, _running: Running) {
+    let _listening = core.unnamed.listens().then(|| {
+        let listening = tokio::spawn(listening::run(Arc::clone(&core)));
+        AbortOnDropHandle::new(listening)
+    });
     let mut in_flight = InFlight::new();
     let mut alarm: (Timestamp, Sleep) = (NEVER, Box::pin(std::future::pending()));
     let mut open = true;
@@ -209,12 +216,16 @@ async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>, _r
 /// Attempts one renewal. Each attempt counts from its own start, so a second may start while the answer to the first is
 /// late. Any acknowledged attempt moves the deadline, only forward.
 async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
+    lease.renews();
     let t0 = core.clock.now();
     let answer = core.service.renew(kept.grant.clone(), None).await;
     let now = core.clock.now();
     let over = match answer {
         Ok(Renewal::Renewed(renewed)) => {
             lease.renewed(now, core.caution.deadline(t0, renewed.valid_for));
+            if !core.unnamed.is_told() {
+                lease.wanted(renewed.waiters);
+            }
             let due = next_look(lease.deadline(), now);
             core.schedule().put(&lease, due);
             return;
@@ -226,6 +237,7 @@ async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
         Err(fault) => {
             let fault = format_args!("{fault:#}");
             tracing::debug!(lock = %kept.grant.lock, %fault, "a renewal got no answer");
+            lease.suspend();
             let due = after_failure(lease.deadline(), now);
             core.schedule().put(&lease, due);
             return;

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{Error, Loss, Lost};
 use crate::hold::Hold;
 use crate::keeper::Keeper;
+use crate::notices::Notices;
 use crate::retry::{Cleanup, Task, repeat_until};
 use crate::schedule::{Kept, KeptLease};
 use crate::service::{AcquireRequest, Released, Renewal, Sequencer};
@@ -273,6 +274,29 @@ impl Lease {
         }
     }
 
+    /// Returns how many requests are known to wait for the lock; 0 if none is known. A holder may yield to them.
+    ///
+    /// The number comes with each renewal, and within a second over an open connection, unless
+    /// [`Options::notices`](crate::Options::notices) is off.
+    #[must_use]
+    pub fn wanted(&self) -> u32 {
+        self.kept.waiters()
+    }
+
+    /// Returns the operator's reason for the revocation that ended this guard, if the authority told it over an open connection.
+    #[must_use]
+    pub fn revoked_because(&self) -> Option<&str> {
+        self.kept.reason()
+    }
+
+    /// Returns the news of this guard, from its present state on: renewals that fail while the lease still holds, requests
+    /// that wait, and the loss. It does not borrow the guard, so it can move into a task.
+    pub fn notices(&self) -> Notices {
+        // Without a runtime nothing is renewed, and the news is the loss at the deadline.
+        let _ = self.keeper.start();
+        Notices::new(&self.kept, &self.keeper, self.facts.token)
+    }
+
     /// Returns a token that is cancelled when the lease is lost. Cancelling it yourself does not affect the lease.
     ///
     /// If this is called on a Tokio runtime, the token is cancelled at the deadline at the latest, like
@@ -464,7 +488,7 @@ pub(crate) fn acknowledged(
     }
 }
 
-fn loss(kept: &Kept, token: Token) -> Lost {
+pub(crate) fn loss(kept: &Kept, token: Token) -> Lost {
     let why = kept.hold.why().unwrap_or(Loss::Deadline);
     Lost {
         lock: kept.grant.lock.clone(),

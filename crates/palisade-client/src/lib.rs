@@ -209,7 +209,9 @@ mod identity;
 mod inner;
 mod keeper;
 mod lease;
+mod listening;
 mod listing;
+mod notices;
 mod options;
 mod pending;
 mod random;
@@ -241,6 +243,7 @@ pub use error::{Error, Loss, Lost};
 pub use fault::{Fault, Reason};
 pub use lease::Lease;
 pub use listing::Listing;
+pub use notices::{LeaseNotice, Notices};
 pub use options::{BearerToken, Options};
 pub use palisade_core::fence::{Late, Pass, Reporter};
 pub use palisade_core::holder::Caution;
@@ -253,8 +256,8 @@ pub use palisade_core::{
 pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
 pub use service::{
-    LateWrite, LockService, Notice, Proclamation, Released, Renewal, Reopened, Resized, Revocation,
-    Sequencer, Status, WatchEvent,
+    GrantNews, LateWrite, Listened, Listening, LockService, Notice, Proclamation, Released,
+    Renewal, Reopened, Resized, Revocation, Sequencer, Status, WatchEvent,
 };
 pub use watch::Watch;
 
@@ -273,3 +276,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/use/handing-over.md")]
 struct HandingOver;
+
+/// The page's example, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/use/notices.md")]
+struct NoticesPage;

@@ -23,6 +23,9 @@ pub struct Options {
     /// Whether a fence's refusal of a lease's token is reported to the authority in the background, for its history
     /// ([`Lease::pass`](crate::Lease::pass)).
     pub report_refusals: bool,
+    /// Whether the client listens for the ends of its grants and for requests that wait for its locks
+    /// ([`Lease::notices`](crate::Lease::notices)). Without, it learns both from its renewals.
+    pub notices: bool,
     /// The certificates for `https://` addresses.
     #[cfg(feature = "palisade")]
     pub tls: palisade_tls::ClientFiles,
@@ -106,6 +109,7 @@ impl Default for Options {
             caution: Caution::DEFAULT,
             patience: Duration::from_secs(5),
             report_refusals: true,
+            notices: true,
             #[cfg(feature = "palisade")]
             tls: palisade_tls::ClientFiles::default(),
             #[cfg(feature = "palisade")]

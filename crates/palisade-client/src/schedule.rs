@@ -1,10 +1,11 @@
 //! The schedule of renewals and deadlines: one entry for each lease that is renewed.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use palisade_core::{GrantRef, Timestamp};
+use tokio::sync::Notify;
 
 use crate::error::Loss;
 use crate::hold::Hold;
@@ -20,6 +21,14 @@ pub(crate) struct Kept {
     pub(crate) hold: Hold,
     /// How many upgrades of it are under way.
     upgrades: AtomicU32,
+    /// How many requests wait for its lock, as far as is known.
+    waiters: AtomicU32,
+    /// Whether its renewals fail.
+    suspended: AtomicBool,
+    /// The operator's reason for its revocation.
+    reason: OnceLock<Box<str>>,
+    /// The two before have changed.
+    changed: Notify,
 }
 
 impl Kept {
@@ -28,7 +37,49 @@ impl Kept {
             grant,
             hold,
             upgrades: AtomicU32::new(0),
+            waiters: AtomicU32::new(0),
+            suspended: AtomicBool::new(false),
+            reason: OnceLock::new(),
+            changed: Notify::const_new(),
         }
+    }
+
+    pub(crate) fn waiters(&self) -> u32 {
+        self.waiters.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_waiters(&self, waiters: u32) {
+        if self.waiters.swap(waiters, Ordering::AcqRel) != waiters {
+            self.changed.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Acquire)
+    }
+
+    fn suspend(&self, suspended: bool) {
+        if self.suspended.load(Ordering::Relaxed) != suspended {
+            self.suspended.store(suspended, Ordering::Release);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Ends the hold by the authority's word, before a renewal would.
+    pub(crate) fn ended(&self, why: Loss, reason: Option<Box<str>>) {
+        if let Some(reason) = reason {
+            let _ = self.reason.set(reason);
+        }
+        self.hold.lose(why);
+    }
+
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.reason.get().map(|reason| &**reason)
+    }
+
+    /// Notified when the waiters or the suspension change.
+    pub(crate) fn changed(&self) -> &Notify {
+        &self.changed
     }
 
     /// Whether an upgrade of it is under way, or is being given up.
@@ -69,6 +120,8 @@ pub(crate) struct KeptLease {
     grants: Mutex<VecDeque<Arc<Kept>>>,
     /// Its position in the schedule; written under the schedule's lock only.
     place: Place,
+    /// Whether a renewal was sent that has no answer.
+    unanswered: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -131,11 +184,42 @@ impl KeptLease {
         Some(next)
     }
 
+    /// Records that a renewal is sent. If the one before has no answer yet, renewing fails.
+    pub(crate) fn renews(&self) {
+        if self.unanswered.swap(true, Ordering::AcqRel) {
+            self.suspend();
+        }
+    }
+
+    /// Records that a renewal failed, while the lease is still believed.
+    pub(crate) fn suspend(&self) {
+        for kept in &*self.grants() {
+            kept.suspend(true);
+        }
+    }
+
     /// Records an acknowledged renewal for every grant of the lease.
     pub(crate) fn renewed(&self, now: Timestamp, deadline: Timestamp) {
+        self.unanswered.store(false, Ordering::Release);
         for kept in &*self.grants() {
             kept.hold.renewed(now, deadline);
+            kept.suspend(false);
         }
+    }
+
+    /// Records how many requests wait for all locks of the lease, if it has one only.
+    pub(crate) fn wanted(&self, waiters: u32) {
+        let grants = self.grants();
+        if let (Some(kept), 1) = (grants.front(), grants.len()) {
+            kept.set_waiters(waiters);
+        }
+    }
+
+    /// The grants that hold.
+    pub(crate) fn holding(&self) -> Vec<Arc<Kept>> {
+        let grants = self.grants();
+        let holding = grants.iter().filter(|kept| kept.hold.why().is_none());
+        holding.cloned().collect()
     }
 
     /// Records the authority's report that a grant is over: for all guards of that grant, and no other.
@@ -162,6 +246,11 @@ impl KeptLease {
 }
 
 impl Schedule {
+    /// All leases that are renewed.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<KeptLease>> {
+        self.due.values()
+    }
+
     /// Puts a lease at `due` unless it is scheduled earlier. Otherwise as [`Schedule::put`].
     pub(crate) fn put_by(&mut self, kept: &Arc<KeptLease>, due: Timestamp) -> bool {
         let place = kept.key();

@@ -9,6 +9,7 @@
 //! fence requires a token. The deadline in [`hold`](crate::hold) serves both.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use futures_core::Stream;
 use palisade_core::{
@@ -107,6 +108,12 @@ pub trait LockService: Send + Sync + 'static {
         unsupported("take reports of refused writes")
     }
 
+    /// Begins to hear of grants before their renewals would tell; `None` if it cannot. Every call begins anew, without
+    /// grants.
+    fn listen(&self) -> Option<Box<dyn Listening>> {
+        None
+    }
+
     /// Returns whether it keeps working on its next caller's runtime after the Tokio runtime that connected it has
     /// ended. If it does not, its client refuses requests from then on.
     fn outlives_runtimes(&self) -> bool {
@@ -117,6 +124,55 @@ pub trait LockService: Send + Sync + 'static {
     fn status(&self) -> Operation<'_, Status> {
         unsupported("report its status")
     }
+}
+
+/// A holder's ear at its authority.
+///
+/// What it hears is best effort, and decides nothing that a renewal does not decide too. It may miss news only when it ends.
+pub trait Listening: Send {
+    /// Names grants, each once, to hear of them until they end. It is called on a Tokio runtime.
+    fn name(&mut self, grants: Vec<Listened>);
+
+    /// Waits for news of a grant that was named. `None` and an error are the end: the caller begins anew, and names its
+    /// grants again. After [`Fault::Invalid`] and [`Fault::Unsupported`] that is of no use for a while.
+    fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<GrantNews, Fault>>>;
+}
+
+/// A grant that its holder wants to hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listened {
+    /// The grant, with its secret, which proves that the holder may hear of it.
+    pub grant: GrantRef,
+    /// Its number.
+    pub number: Token,
+    /// How many waiting requests the holder knows of.
+    pub waiters: u32,
+}
+
+/// News of a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GrantNews {
+    /// The grant is over.
+    Ended {
+        /// Its lock.
+        lock: LockName,
+        /// Its number.
+        number: Token,
+        /// How it ended; `None` if the authority knows no such grant.
+        how: Option<Ending>,
+        /// The operator's reason for a revocation, if the authority still has it.
+        reason: Option<Box<str>>,
+    },
+    /// More requests wait for the grant's lock than were known, or none any more.
+    Wanted {
+        /// The lock.
+        lock: LockName,
+        /// The grant's number.
+        number: Token,
+        /// How many wait.
+        waiters: u32,
+    },
 }
 
 /// Returns an unguessable request id from the operating system's generator: for programs that call a [`LockService`]

@@ -6,6 +6,7 @@ use palisade_core::Span;
 use palisade_core::holder::Caution;
 
 use crate::clock::Clock;
+use crate::listening::Unnamed;
 use crate::reports::Reports;
 use crate::schedule::Schedule;
 use crate::service::LockService;
@@ -18,6 +19,8 @@ pub(crate) struct Core {
     /// How long an operation is retried without an answer.
     pub(crate) patience: Span,
     pub(crate) schedule: Mutex<Schedule>,
+    /// The grants that the authority is still to be asked to tell about.
+    pub(crate) unnamed: Unnamed,
     pub(crate) reports: Reports,
 }
 

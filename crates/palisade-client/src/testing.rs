@@ -20,7 +20,9 @@
 //! quotas, signed tokens or audit files.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
@@ -37,8 +39,9 @@ use crate::in_process::InProcess;
 use crate::lease::Lease;
 use crate::options::Options;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, LockService, Notice, Operation, Page, Proclamation,
-    Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
+    AcquireRequest, Acquired, Cursor, Events, GrantNews, Listened, Listening, LockService, Notice,
+    Operation, Page, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
+    Status,
 };
 
 /// So long is a lease of another client, which ends only by a lever or its own release.
@@ -300,6 +303,68 @@ async fn down(state: &mut watch::Receiver<State>) {
     }
 }
 
+/// News as the levers let it through. It ends when the server goes down.
+struct DoubledListening {
+    listening: Box<dyn Listening>,
+    state: watch::Receiver<State>,
+    /// Completes when the state changes.
+    changed: Pin<Box<dyn Future<Output = ()> + Send>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl DoubledListening {
+    fn new(double: &Double, listening: Box<dyn Listening>) -> DoubledListening {
+        let state = double.state.subscribe();
+        DoubledListening {
+            listening,
+            changed: changed(&state),
+            state,
+            seen: Arc::clone(&double.seen),
+        }
+    }
+}
+
+fn changed(state: &watch::Receiver<State>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let mut state = state.clone();
+    let seen = *state.borrow_and_update();
+    Box::pin(async move {
+        // The sender lives as long as the double.
+        let _ = state.wait_for(|state| *state != seen).await;
+    })
+}
+
+impl Listening for DoubledListening {
+    fn name(&mut self, grants: Vec<Listened>) {
+        self.listening.name(grants);
+    }
+
+    fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<GrantNews, Fault>>> {
+        while self.changed.as_mut().poll(cx).is_ready() {
+            self.changed = changed(&self.state);
+        }
+        let state = *self.state.borrow();
+        match state {
+            State::Down => return Poll::Ready(None),
+            State::Stalled => return Poll::Pending,
+            State::Up => {}
+        }
+        let mut news = ready!(self.listening.poll_news(cx));
+        if let Some(Ok(GrantNews::Ended {
+            lock,
+            number,
+            how: Some(how),
+            reason,
+        })) = &mut news
+        {
+            let told = locked(&self.seen).how(*how, lock, *number);
+            if told != *how {
+                (*how, *reason) = (told, None);
+            }
+        }
+        Poll::Ready(news)
+    }
+}
+
 impl LockService for Double {
     fn authority(&self) -> &AuthorityId {
         self.authority.authority()
@@ -307,6 +372,11 @@ impl LockService for Double {
 
     fn outlives_runtimes(&self) -> bool {
         self.authority.outlives_runtimes()
+    }
+
+    fn listen(&self) -> Option<Box<dyn Listening>> {
+        let listening = self.authority.listen()?;
+        Some(Box::new(DoubledListening::new(self, listening)))
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {

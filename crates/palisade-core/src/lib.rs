@@ -49,8 +49,8 @@ pub use limits::Limits;
 pub use machine::Machine;
 pub use name::{AuthorityId, ClientId, LockName};
 pub use outcome::{
-    Ahead, Change, Delayed, Detail, Effect, Ending, Event, Granted, Holder, LockView, Outcome,
-    QueueBound, Queued, Reader, Renewed,
+    Ahead, Change, Delayed, Detail, Effect, Ending, Event, GrantState, Granted, Holder, LockView,
+    Outcome, QueueBound, Queued, Reader, Renewed,
 };
 pub use permits::{Permits, Slots, slot_key};
 pub use time::{InWords, Span, Timestamp, Ttl, WallTime};

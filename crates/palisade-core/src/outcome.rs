@@ -134,6 +134,23 @@ pub struct Renewed {
     /// Whether less than a quarter of its time to live was left. Only the authority's own machine sets it; in a client
     /// it is `false`.
     pub near_deadline: bool,
+    /// How many requests wait for the locks of the lease, of the first [`SET_LOCKS`](crate::limits::SET_LOCKS) of them; 0
+    /// from an authority that does not say.
+    pub waiters: u32,
+}
+
+/// The state of a grant, as only somebody who knows its secret may learn it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantState {
+    /// It is live.
+    Live {
+        /// How many requests wait for its lock.
+        waiters: u32,
+    },
+    /// It is over, and the authority remembers how it ended.
+    Over(Ending),
+    /// The authority knows no such grant, or the secret is not its secret.
+    Unknown,
 }
 
 /// The holder of a lock, or one of several readers.

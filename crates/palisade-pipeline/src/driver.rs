@@ -228,7 +228,8 @@ impl Driver {
     }
 
     /// The machine, the log and the inbox, to go on with after a leadership.
-    pub(super) fn into_parts(self) -> (Machine, Box<dyn Log>, UnboundedReceiver<Message>) {
+    pub(super) fn into_parts(mut self) -> (Machine, Box<dyn Log>, UnboundedReceiver<Message>) {
+        self.round.note_queues(false);
         (self.round.into_machine(), self.log, self.inbox)
     }
 
@@ -350,6 +351,8 @@ impl Driver {
 
     fn begin(&mut self) -> Result<(), LogError> {
         self.log.check()?;
+        // A listener that registers later asks for the state of its queues later, too.
+        self.round.note_queues(self.shared.listening.is_on());
         let room = if self.log.has_room(ROOM) {
             Ok(())
         } else {
@@ -419,6 +422,11 @@ impl Driver {
         for (by, grant) in unclaimed {
             self.round.unclaimed(by, grant);
         }
+        if self.shared.listening.is_on() {
+            self.shared
+                .listening
+                .queues(self.round.take_changed_queues());
+        }
         if !self.round.is_draining() {
             for drained in self.gathered.drained.drain(..) {
                 let _ = drained.send(());
@@ -465,6 +473,7 @@ pub(super) fn close(mut inbox: UnboundedReceiver<Message>, shared: &Shared, stop
     while let Ok(message) = inbox.try_recv() {
         turn_away(message, &Failure::stopping());
     }
+    shared.listening.end();
     shared.stopped.send_replace(Some(stopped));
 }
 

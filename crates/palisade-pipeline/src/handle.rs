@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use super::clock::boottime;
+use super::listening::{Listener, Listening};
 use super::random;
 use super::recent::{Recent, Since};
 use super::request::{Answer, Asked, Failure, KeepsPlace, Request};
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     pub(super) recent: Recent,
     /// The latest revision, for watchers that wait for the next one.
     pub(super) news: watch::Sender<u64>,
+    /// The holders that hear of their grants.
+    pub(super) listening: Arc<Listening>,
     /// Where requests are carried out.
     leading: watch::Sender<Leading>,
     /// Whether this node leads by election.
@@ -239,6 +242,12 @@ impl Handle {
         self.shared.events.subscribe()
     }
 
+    /// A new listener, which names its grants and then hears of them; see [`Listener`].
+    #[must_use]
+    pub fn listener(&self) -> Listener {
+        Listener::new(&self.shared.listening)
+    }
+
     /// The revision of the latest durable event. It never goes back, also over a restart or a restore.
     #[must_use]
     pub fn revision(&self) -> u64 {
@@ -334,6 +343,7 @@ impl Shared {
     pub(super) fn end_leading(&self) {
         self.elected.store(false, Ordering::Relaxed);
         self.leading.send_replace(Leading::Nowhere);
+        self.listening.end();
     }
 
     /// The refusal of a request that another node has to carry out.
@@ -363,6 +373,7 @@ impl Shared {
             stopped: watch::channel(None).0,
             recent: Recent::new(revision),
             news: watch::channel(revision).0,
+            listening: Arc::default(),
             leading: watch::channel(leading).0,
             elected: AtomicBool::new(false),
             next_session: AtomicU64::new(1),
@@ -376,6 +387,9 @@ impl Shared {
     pub(super) fn show(&self, batch: Arc<[Event]>, revision: u64) {
         for event in &*batch {
             count_event(&self.stats, event);
+        }
+        if self.listening.is_on() {
+            self.listening.events(&batch);
         }
         if self.events.receiver_count() > 0 && !batch.is_empty() {
             let _ = self.events.send(Arc::clone(&batch));

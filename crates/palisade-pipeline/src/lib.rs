@@ -29,6 +29,7 @@ mod driver;
 pub mod durable;
 mod election;
 mod handle;
+mod listening;
 mod log;
 pub mod orderer;
 mod random;
@@ -49,10 +50,13 @@ use tokio::sync::mpsc;
 pub use clock::{Clock, Running};
 pub use election::{Elected, Elections, take_over};
 pub use handle::{Answers, Handle, Identity, Leading, Session, Stopped};
+pub use listening::{Heard, Listener, News};
 pub use log::{Forgetful, Log, LogError, Writable};
 pub use random::MARK;
 pub use recent::{Since, bytes_of};
-pub use request::{Answer, Asked, Failure, KeepsPlace, Operation, Request, Status, Verdict};
+pub use request::{
+    Answer, Asked, Failure, KeepsPlace, Listened, Operation, Request, Status, Verdict,
+};
 pub use stats::{Counter, Histogram, Stats, request_place};
 
 use driver::Driver;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use palisade_core::machine::Held;
 use palisade_core::{
-    GrantRef, LockName, LockView, Outcome, Principal, RequestId, Span, Token, Ttl, Wish,
+    GrantRef, GrantState, LockName, LockView, Outcome, Principal, RequestId, Span, Token, Ttl, Wish,
 };
 
 /// One question, already checked for form.
@@ -56,6 +56,8 @@ pub enum Request {
     },
     /// Asks for the holder of a lock.
     Show(LockName),
+    /// A holder asks for the state of its grants, to hear of them from then on.
+    Listen(Box<[Listened]>),
     /// Asks for one page of the locks held.
     List {
         /// Only names that start with this.
@@ -74,6 +76,17 @@ pub enum Request {
     Status,
     /// Moves a manual clock; refused unless the authority was started with one.
     Advance(Span),
+}
+
+/// A grant that its holder wants to hear about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listened {
+    /// Which grant.
+    pub grant: GrantRef,
+    /// Its number, as in `grant`.
+    pub number: Token,
+    /// How many waiting requests the holder knows of.
+    pub waiters: u32,
 }
 
 /// The kinds of requests, as metrics distinguish them.
@@ -95,7 +108,7 @@ pub enum Operation {
     Open,
     /// [`Request::Resize`].
     Permits,
-    /// [`Request::Show`].
+    /// [`Request::Show`] and [`Request::Listen`].
     Show,
     /// [`Request::List`] and [`Request::Grants`].
     List,
@@ -147,7 +160,7 @@ impl Operation {
             Request::Revoke { .. } => Operation::Break,
             Request::Open { .. } => Operation::Open,
             Request::Resize { .. } => Operation::Permits,
-            Request::Show(_) => Operation::Show,
+            Request::Show(_) | Request::Listen(_) => Operation::Show,
             Request::List { .. } | Request::Grants { .. } => Operation::List,
             Request::Status | Request::Advance(_) => Operation::Status,
         }
@@ -234,6 +247,8 @@ pub enum Answer {
     Outcome(Outcome),
     /// To `Show`. Boxed, because every other answer would be moved at its size.
     Lock(Box<LockView>),
+    /// To `Listen`: the state of each grant, in the order in which they were named.
+    States(Box<[GrantState]>),
     /// To `List`; `next` is the cursor of the next page.
     Locks {
         /// The locks of this page.
@@ -268,6 +283,7 @@ impl Answer {
                 | Outcome::Done,
             )
             | Answer::Lock(_)
+            | Answer::States(_)
             | Answer::Locks { .. }
             | Answer::Grants { .. }
             | Answer::Status(_)

@@ -18,7 +18,8 @@
 use std::mem;
 
 use palisade_core::{
-    Away, Command, GrantRef, LeaseKey, Machine, Principal, RequestId, Span, Timestamp, WallTime,
+    Away, Command, GrantRef, LeaseKey, LockName, Machine, Principal, RequestId, Span, Timestamp,
+    WallTime,
 };
 
 use super::log::Writable;
@@ -294,6 +295,16 @@ impl<A: Address> Round<A> {
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stop != Stopping::Serving
+    }
+
+    /// Whether changes of queues are noted; see [`Orderer::note_queues`].
+    pub fn note_queues(&mut self, on: bool) {
+        self.orderer.note_queues(on);
+    }
+
+    /// The queues that have changed with this batch, once it is [`written`](Round::written).
+    pub fn take_changed_queues(&mut self) -> Vec<(LockName, u32)> {
+        self.orderer.take_changed_queues()
     }
 
     /// Whether waiting requests have still to give up their turn.

@@ -116,6 +116,7 @@ impl Etcd {
             ttl: granted,
             valid_for: granted.span(),
             near_deadline: false,
+            waiters: 0,
         }))
     }
 

@@ -58,6 +58,7 @@ pub(super) fn renewal(row: &Row) -> Result<Renewal, Fault> {
                 ttl,
                 valid_for: ttl.span(),
                 near_deadline: false,
+                waiters: 0,
             })
         }
         "not_held" => Renewal::NotHeld,

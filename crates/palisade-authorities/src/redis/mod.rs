@@ -158,6 +158,7 @@ impl Redis {
                     ttl: answer.ttl()?,
                     valid_for: answer.left(),
                     near_deadline: false,
+                    waiters: 0,
                 })
             }
             "not_held" => Renewal::NotHeld,

@@ -109,6 +109,7 @@ impl ZooKeeper {
                 ttl: registration.ttl(),
                 valid_for: ensemble::valid_for(registration.ttl()),
                 near_deadline: false,
+                waiters: 0,
             })),
             None => Ok(Renewal::NotHeld),
         }

@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
+use super::listening::Ear;
 use super::request::Request;
 use super::table::{ReplyTo, Table};
 use super::wire;
@@ -66,6 +67,8 @@ pub(super) struct Connection {
     renewed: bool,
     /// The server's refusal of this connection's token, once it has expired.
     expired: Option<Fault>,
+    /// Where notices go. It goes with the connection.
+    ear: Option<Ear>,
     /// Set when the server answers that it does not lead: the leader that it named, if any.
     elsewhere: Option<Option<Box<str>>>,
 }
@@ -112,7 +115,34 @@ impl Connection {
             liveness: Liveness::new(ping),
             renewed: token.is_some_and(BearerToken::is_renewed),
             expired: None,
+            ear: None,
             elsewhere: None,
+        }
+    }
+
+    /// Takes in what a listener hears: notices, and the refusal to send any. Returns whether the reply is for it.
+    fn hear(&mut self, id: u64, outcome: &mut pb::reply::Outcome) -> bool {
+        let heard = match outcome {
+            pb::reply::Outcome::Notice(notice) => Ok(std::mem::take(notice)),
+            pb::reply::Outcome::Error(error) if id == LISTENING => {
+                Err(wire::refusal(std::mem::take(error)))
+            }
+            _ => return id == LISTENING,
+        };
+        let refused = heard.is_err();
+        if let Some(ear) = &self.ear
+            && (ear.send(heard).is_err() || refused)
+        {
+            self.ear = None;
+        }
+        true
+    }
+
+    /// Puts a listener's grants into the frame, unless the listener was that of an earlier connection.
+    fn listen(&mut self, listen: pb::ListenRequest, ear: Option<Ear>, frame: &Open) {
+        self.ear = ear.or(self.ear.take());
+        if self.ear.is_some() {
+            Request::Listen(listen, None).put(LISTENING, None, frame, &mut self.outbound);
         }
     }
 
@@ -216,7 +246,8 @@ impl Connection {
             let read = replies(frame, &mut self.arrived);
             read.map_err(|_| no_palisade(&self.inbound))?;
             self.inbound.advance(frames::HEADER + length);
-            for (id, mut reply) in self.arrived.drain(..) {
+            let mut arrived = std::mem::take(&mut self.arrived);
+            for (id, mut reply) in arrived.drain(..) {
                 if let Reply::Other(outcome) = &mut reply {
                     if let (0, pb::reply::Outcome::Error(error)) = (id, &mut **outcome) {
                         return Err(wire::refusal(std::mem::take(error)));
@@ -226,9 +257,13 @@ impl Connection {
                     }
                     let elsewhere = wire::leads_elsewhere(outcome);
                     self.elsewhere = elsewhere.or(self.elsewhere.take());
+                    if self.hear(id, outcome) {
+                        continue;
+                    }
                 }
                 self.table.settle(id, reply);
             }
+            self.arrived = arrived;
         }
     }
 
@@ -246,18 +281,27 @@ impl Connection {
             return Poll::Ready(());
         }
         let frame = Open::at_end(&mut self.outbound);
+        let mut taken = std::mem::take(&mut self.taken);
         for Queued {
             request,
             reply,
             since,
-        } in self.taken.drain(..)
+        } in taken.drain(..)
         {
+            let request = match request {
+                Request::Listen(listen, ear) => {
+                    self.listen(listen, ear, &frame);
+                    continue;
+                }
+                request => request,
+            };
             // Skip an operation whose caller has stopped waiting before it was sent.
             if !reply.is_closed() {
                 let id = self.table.enter(reply);
                 request.put(id, since, &frame, &mut self.outbound);
             }
         }
+        self.taken = taken;
         frame.close(&mut self.outbound);
         if self.outbound.is_empty() {
             // All callers had stopped waiting; poll the queue again to register the waker.
@@ -367,6 +411,9 @@ impl Liveness {
         }
     }
 }
+
+/// The id of all operations that name grants to hear of. No other operation has one so large.
+const LISTENING: u64 = u64::MAX;
 
 /// The largest number of operations in one frame. With the longest names and texts that is under 1 MiB, a
 /// quarter of what a server accepts.

@@ -28,6 +28,7 @@
 mod address;
 mod connection;
 mod link;
+mod listening;
 mod nodes;
 mod report;
 mod request;
@@ -48,11 +49,12 @@ use palisade_tls::ClientFiles;
 use crate::fault::Fault;
 use crate::options::BearerToken;
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Events, LateWrite, LockService, Operation, Page,
+    AcquireRequest, Acquired, Cursor, Events, LateWrite, Listening, LockService, Operation, Page,
     Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
 };
 use address::Address;
 use link::Link;
+use listening::SessionListening;
 use nodes::Nodes;
 use pb::request::Operation as Wish;
 use request::Request;
@@ -61,7 +63,7 @@ use request::Request;
 pub struct Palisade {
     authority: AuthorityId,
     nodes: Arc<Nodes>,
-    links: Vec<Link>,
+    links: Vec<Arc<Link>>,
     next: AtomicUsize,
 }
 
@@ -97,10 +99,10 @@ impl Palisade {
             return Err(Fault::invalid("a client needs at least 1 connection"));
         }
         let (first, authority) = Link::open(&nodes, None, patience).await?;
-        let mut links = vec![first];
+        let mut links = vec![Arc::new(first)];
         for _ in 1..connections {
             let expected = Some(authority.clone());
-            links.push(Link::open(&nodes, expected, patience).await?.0);
+            links.push(Arc::new(Link::open(&nodes, expected, patience).await?.0));
         }
         Ok(Palisade {
             authority,
@@ -128,6 +130,11 @@ impl LockService for Palisade {
     /// A connection reopens on the runtime of its next caller.
     fn outlives_runtimes(&self) -> bool {
         true
+    }
+
+    fn listen(&self) -> Option<Box<dyn Listening>> {
+        let link = Arc::clone(self.links.first()?);
+        Some(Box::new(SessionListening::new(link)))
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {

@@ -5,6 +5,7 @@ use palisade_proto::borrowed::{Acquire, Grant, Operation};
 use palisade_proto::frames::Open;
 use palisade_proto::v1 as pb;
 
+use super::listening::Ear;
 use super::wire;
 use crate::clock::{BootClock, Clock as _};
 use crate::service::{AcquireRequest, Under};
@@ -16,6 +17,8 @@ pub(super) enum Request {
     Acquire(AcquireRequest),
     Renew(GrantRef, Option<Ttl>),
     Release(GrantRef),
+    /// Grants to hear of; the first ones of a listener bring where to send its notices.
+    Listen(pb::ListenRequest, Option<Ear>),
     /// Anything else.
     Message(Box<pb::request::Operation>),
 }
@@ -43,7 +46,7 @@ impl Request {
             Request::Message(operation) => {
                 matches!(&**operation, pb::request::Operation::Acquire(acquire) if acquire.wait_ms > 0)
             }
-            Request::Renew(..) | Request::Release(_) => false,
+            Request::Renew(..) | Request::Release(_) | Request::Listen(..) => false,
         }
     }
 
@@ -60,6 +63,10 @@ impl Request {
                 renew.put(id, out);
             }
             Request::Release(grant) => Operation::Release(named(&grant)).put(id, out),
+            Request::Listen(listen, _) => {
+                let operation = Some(pb::request::Operation::Listen(listen));
+                frame.put(out, &pb::Request { id, operation });
+            }
             Request::Message(mut operation) => {
                 if let pb::request::Operation::Acquire(acquire) = &mut *operation {
                     acquire.wait_ms = left(acquire.wait_ms, since);

@@ -14,8 +14,8 @@ use pb::reply::Outcome;
 
 use crate::fault::{Fault, Reason, causes};
 use crate::service::{
-    AcquireRequest, Acquired, Cursor, Notice, Page, Proclamation, Released, Renewal, Reopened,
-    Resized, Revocation, Sequencer, Status, Under, WatchEvent,
+    AcquireRequest, Acquired, Cursor, GrantNews, Notice, Page, Proclamation, Released, Renewal,
+    Reopened, Resized, Revocation, Sequencer, Status, Under, WatchEvent,
 };
 
 pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
@@ -148,6 +148,7 @@ pub(super) fn renewal(outcome: Outcome) -> Result<Renewal, Fault> {
             ttl: ttl(renewed.lease_duration_ms)?,
             valid_for: Span::from_millis(renewed.valid_for_ms),
             near_deadline: false,
+            waiters: renewed.waiters,
         }),
         other => match not_live(other)? {
             NotLive::Ended(how) => Renewal::Ended(how),
@@ -323,6 +324,39 @@ pub(super) fn event(event: pb::Event) -> Result<Notice, Fault> {
         shared: grant_id(event.grant_id)?,
         change,
     }))
+}
+
+/// News of a grant; `None` for news that this client does not know.
+pub(super) fn notice(notice: pb::Notice) -> Result<Option<GrantNews>, Fault> {
+    use pb::notice::Event;
+    let named = |notice: &pb::Notice| {
+        let lock = LockName::new(&notice.lock).map_err(malformed)?;
+        Ok::<_, Fault>((lock, token(notice.fencing_token)?))
+    };
+    Ok(match &notice.event {
+        Some(Event::Ended(ended)) => {
+            let (lock, number) = named(&notice)?;
+            let is_known = ended.how != i32::from(pb::Ending::Unspecified);
+            Some(GrantNews::Ended {
+                lock,
+                number,
+                how: is_known.then(|| ending(ended.how)).transpose()?,
+                reason: (!ended.reason.is_empty()).then(|| ended.reason.as_str().into()),
+            })
+        }
+        Some(Event::Wanted(waiters)) => {
+            let (lock, number) = named(&notice)?;
+            Some(GrantNews::Wanted {
+                lock,
+                number,
+                waiters: *waiters,
+            })
+        }
+        Some(Event::NotHere(_)) => {
+            return Err(Fault::unavailable("the server tells no more of grants"));
+        }
+        None => None,
+    })
 }
 
 fn any_grant(granted: &pb::Granted) -> Result<Granted, Fault> {

@@ -17,6 +17,8 @@ mod connections;
 #[cfg(all(feature = "in-process", feature = "palisade"))]
 mod handing_over;
 mod holder_rules;
+#[cfg(all(feature = "in-process", feature = "palisade"))]
+mod notices;
 mod reports;
 #[cfg(all(feature = "in-process", feature = "palisade"))]
 mod runtimes;

@@ -10,7 +10,7 @@ use super::record::{Closing, Contender, Lease, Owner};
 use super::slab::{LeaseSlot, LockSlot};
 use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::delays::Delays;
-use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
+use crate::id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::{ClientId, LockName};
@@ -472,7 +472,20 @@ impl Machine {
             ttl,
             valid_for,
             near_deadline,
+            waiters: self.waiting_under(slot),
         })
+    }
+
+    /// How many requests wait for the locks of a lease. A lease may have any number of grants, and a set has no more than
+    /// are looked at.
+    #[inline]
+    fn waiting_under(&self, lease: LeaseSlot) -> u32 {
+        if self.tables.waiters.len() == 0 {
+            return 0;
+        }
+        let grants = self.tables.grants_of(lease).take(limits::SET_LOCKS);
+        let waiting = grants.map(|grant| self.tables.waiting(self.tables.lock_of(grant)));
+        waiting.fold(0, u32::saturating_add)
     }
 
     /// Draws no token, so claims made with the current one stay admitted (E2). An empty value deletes the earlier one.
@@ -684,7 +697,12 @@ impl Machine {
     /// own principal may. An anonymous grant may be from before there were rules, so everybody may.
     #[inline(always)]
     pub(super) fn may_use(&self, owner: Owner) -> bool {
-        !owner.is_named() || self.tables.principal_of(owner) == self.by
+        self.may_be_used_by(owner, self.by)
+    }
+
+    #[inline(always)]
+    pub(super) fn may_be_used_by(&self, owner: Owner, by: Principal) -> bool {
+        !owner.is_named() || self.tables.principal_of(owner) == by
     }
 
     #[cold]

@@ -27,6 +27,7 @@ mod extensions;
 pub(crate) mod grant;
 mod grants;
 mod index;
+mod listening;
 mod memory;
 mod permits;
 mod query;

@@ -59,6 +59,9 @@ pub(crate) struct Tables {
     pub(super) sets_to_try: BTreeSet<u64>,
     /// Locks that are closed, by when they open and their last token.
     pub(super) closed_locks: BTreeMap<(Timestamp, Token), LockSlot>,
+    /// Whether somebody listens, and the locks whose queues have changed. Not part of the state.
+    pub(super) notes_queues: bool,
+    pub(super) changed_queues: BTreeSet<LockSlot>,
 }
 
 impl Tables {
@@ -87,6 +90,8 @@ impl Tables {
             bereaved: BTreeMap::new(),
             sets_to_try: BTreeSet::new(),
             closed_locks: BTreeMap::new(),
+            notes_queues: false,
+            changed_queues: BTreeSet::new(),
         }
     }
 
@@ -430,6 +435,7 @@ impl Tables {
             self.wait_timers.insert(slot, ends);
             self.tie_wait(slot);
         }
+        self.note_queue(lock);
         let extra = self.extra_mut(lock);
         extra.waiting += 1;
         if is_upgrade && let Some(next) = extra.first.get() {
@@ -457,6 +463,12 @@ impl Tables {
         slot
     }
 
+    fn note_queue(&mut self, lock: LockSlot) {
+        if self.notes_queues {
+            self.changed_queues.insert(lock);
+        }
+    }
+
     /// Takes a request out of its queue, and returns it with its principal and client.
     pub(crate) fn dequeue(&mut self, slot: WaiterSlot) -> (Principal, ClientId, Waiter) {
         let waiter = self.waiters.remove(slot);
@@ -473,6 +485,7 @@ impl Tables {
                 "a request for permits is not noted as one"
             );
         }
+        self.note_queue(waiter.lock);
         let extra = self.extra_mut(waiter.lock);
         assert!(extra.waiting > 0, "a request leaves a queue that has none");
         extra.waiting -= 1;

@@ -1,6 +1,6 @@
 //! Turns a request into a command for the log, or into an answer from the present state.
 
-use palisade_core::{Command, LeaseKey, LockView, Machine, Timestamp};
+use palisade_core::{Command, LeaseKey, LockView, Machine, Principal, Timestamp};
 
 use crate::request::{Answer, Failure, Request, Status};
 
@@ -15,6 +15,7 @@ pub(super) enum Intake {
 /// Decides how a request is handled. `now` is the stamp of the batch it is in; `key` draws the secret of a
 /// new lease.
 pub(super) fn intake(
+    by: Principal,
     request: Request,
     machine: &Machine,
     now: Timestamp,
@@ -45,6 +46,11 @@ pub(super) fn intake(
                 ..LockView::free(lock)
             });
             return Intake::Answer(Answer::Lock(Box::new(view)));
+        }
+        Request::Listen(grants) => {
+            let states = grants.iter();
+            let states = states.map(|listened| machine.grant_state(by, &listened.grant));
+            return Intake::Answer(Answer::States(states.collect()));
         }
         Request::List {
             prefix,

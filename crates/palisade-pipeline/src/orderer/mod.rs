@@ -39,7 +39,7 @@ use std::mem;
 use std::vec::Drain;
 
 use palisade_core::{
-    Away, Command, Effect, Entry, Event, GrantRef, LeaseKey, Machine, Outcome, Principal,
+    Away, Command, Effect, Entry, Event, GrantRef, LeaseKey, LockName, Machine, Outcome, Principal,
     RequestId, Span, Timestamp, WallTime,
 };
 
@@ -306,9 +306,10 @@ impl<A: Address> Orderer<A> {
         self.done += match &request {
             Request::List { .. } | Request::Grants { .. } => PAGE_WEIGHT,
             Request::Acquire(wish) => 1 + wish.also.len(),
+            Request::Listen(grants) => grants.len(),
             _ => 1,
         };
-        match intake(request, &self.machine, self.at, self.manual_clock, key) {
+        match intake(by, request, &self.machine, self.at, self.manual_clock, key) {
             Intake::Command(command) => self.carry_out(by, command, to),
             Intake::Answer(answer) => self.answer(to, answer),
         }
@@ -389,6 +390,16 @@ impl<A: Address> Orderer<A> {
     #[must_use]
     pub fn entry(&self) -> Option<&[u8]> {
         (self.bytes.len() > self.head).then_some(&self.bytes)
+    }
+
+    /// Whether changes of queues are noted; see [`Machine::note_queues`].
+    pub fn note_queues(&mut self, on: bool) {
+        self.machine.note_queues(on);
+    }
+
+    /// The queues that have changed with this batch; see [`Machine::take_changed_queues`].
+    pub fn take_changed_queues(&mut self) -> Vec<(LockName, u32)> {
+        self.machine.take_changed_queues()
     }
 
     /// Whether anybody gets an answer with this batch.

@@ -90,6 +90,7 @@ fn reply(entry: &[u8]) -> Option<(u64, Reply)> {
                 fencing_token: renewed.number(1)?,
                 lease_duration_ms: renewed.small(2)?,
                 valid_for_ms: renewed.number(3)?,
+                waiters: renewed.small(4)?,
             };
             renewed.end()?;
             Reply::Renewed(it)
@@ -147,6 +148,7 @@ mod tests {
                     fencing_token: self.number(),
                     lease_duration_ms: self.number() as u32,
                     valid_for_ms: self.number(),
+                    waiters: self.number() as u32,
                 }),
                 5 | 6 => Outcome::Released(Released {
                     fencing_token: self.number(),

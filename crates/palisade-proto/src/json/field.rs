@@ -35,6 +35,8 @@ macro_rules! field {
 }
 
 field!(client_id: String = text, "a string of 1 ..= 255 bytes of printable ASCII");
+field!(resource_id: String = text, "a string of 1 ..= 255 bytes of printable ASCII");
+field!(waiters: u64 = integer, "an integer in 0 ..= 4294967295");
 field!(lock_token: String = text, "a string of 32 hexadecimal digits");
 field!(request_id: String = text, "a string of 32 hexadecimal digits, or a UUID");
 field!(metadata: String = text, "a string of 0 ..= 256 bytes");

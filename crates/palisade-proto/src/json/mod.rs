@@ -6,6 +6,7 @@
 mod cluster;
 mod field;
 mod history;
+mod listen;
 mod object;
 mod reply;
 mod request;
@@ -16,6 +17,7 @@ pub use cluster::{
 pub use history::{
     EndRecord, GapRecord, GrantRecord, HistoryReply, RejectionBody, RejectionRecord, RejectionReply,
 };
+pub use listen::{ListenBody, ListenReply, ListenedGrant, NoticeBody, NoticeEnding, NoticeEvent};
 pub use object::Object;
 pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, CountsBody, DeniedReply, ErrorBody,
@@ -36,6 +38,12 @@ pub const MAX_WAIT_MS: u64 = 86_400_000;
 
 /// How often a waiting request may ask for a sign of life.
 pub const POLL_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
+
+/// Longest wait of a listening request in milliseconds, and its wait unless it says otherwise.
+pub const LISTEN_MS: (u64, u64) = (60_000, 20_000);
+
+/// Most grants in one listening request.
+pub const LISTEN_GRANTS: usize = 100;
 
 /// Largest fencing token, 2^53 - 1.
 pub const MAX_FENCING_TOKEN: u64 = 9_007_199_254_740_991;

@@ -127,6 +127,9 @@ pub struct RenewReply {
     pub valid_for_ms: u64,
     /// The same: a renewal does not wait.
     pub remaining_ms: u64,
+    /// How many requests wait for the locks of the lease; of a lease with more than 64 grants, for the first 64.
+    #[serde(default)]
+    pub waiters: u32,
 }
 
 /// The signed form of a grant's fencing token.

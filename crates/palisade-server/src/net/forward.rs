@@ -7,8 +7,8 @@
 //!                  └─ forwarded already, or no leader in 2 s ─► handler, which answers `not_leader`
 //! ```
 //!
-//! JSON and gRPC are forwarded in the same way: two HTTP/2 connections to the leader, one for acquires, which may wait for
-//! hours, and one for everything else. Ending a request is then a message, not the end of a connection. A body is read
+//! JSON and gRPC are forwarded in the same way: three HTTP/2 connections to the leader, one for acquires, which may wait for
+//! hours, one for holders that listen, and one for everything else. Ending a request is then a message, not the end of a connection. A body is read
 //! completely before it is sent, and an answer before it is passed on, so a slow caller never blocks the shared connections.
 //!
 //! The node that executes the request authenticates the caller by its token. It ignores the certificate of the connection,
@@ -66,6 +66,7 @@ pub(super) struct Forwarder {
     /// Whether the nodes have TLS.
     secure: bool,
     acquires: Lane,
+    listens: Lane,
     others: Lane,
     gate: Arc<Gate>,
     pipeline: Pipeline,
@@ -85,6 +86,8 @@ struct Lane {
 enum Kind {
     /// It may wait in a queue.
     Acquire,
+    /// It waits for news of the caller's grants; it can be sent twice.
+    Listen,
     /// It changes nothing, so it can be sent twice.
     Read,
     /// It may change something.
@@ -152,6 +155,7 @@ impl Forwarder {
             secure,
             node: HeaderValue::from_str(node).unwrap_or(HeaderValue::from_static("node")),
             acquires: Lane::new(tls.clone()),
+            listens: Lane::new(tls.clone()),
             others: Lane::new(tls),
             gate,
             pipeline,
@@ -163,10 +167,10 @@ impl Forwarder {
     /// The leader's answer; `None` if the handler of this node is to answer.
     async fn settle(&self, head: &Parts, body: &Bytes) -> Result<Option<Response>, Refusal> {
         let kind = Kind::of(head);
-        let lane = if kind == Kind::Acquire {
-            &self.acquires
-        } else {
-            &self.others
+        let lane = match kind {
+            Kind::Acquire => &self.acquires,
+            Kind::Listen => &self.listens,
+            Kind::Read | Kind::Change => &self.others,
         };
         let bytes = OPERATION_BYTES + body.len();
         let (Ok(_place), Some(_share)) =
@@ -182,7 +186,7 @@ impl Forwarder {
             if let Leading::At(url) = &leader {
                 match self.ask(lane, kind, url, head, body).await {
                     Ok(answer) => return Ok(Some(answer)),
-                    Err(Failed::Unknown(why)) if kind != Kind::Read => {
+                    Err(Failed::Unknown(why)) if !kind.changes_nothing() => {
                         return Err(Refusal::new(Code::UnknownOutcome, why));
                     }
                     Err(Failed::NotSent(why) | Failed::Unknown(why)) => {
@@ -240,7 +244,7 @@ impl Forwarder {
             () = deposed(self.pipeline.leading(), url) => {
                 Err(Failed::Unknown(format!("{url} no longer leads and gave no answer")))
             }
-            () = self.phases.draining(), if kind == Kind::Acquire => {
+            () = self.phases.draining(), if matches!(kind, Kind::Acquire | Kind::Listen) => {
                 Err(Failed::Unknown("the server is stopping; the wait is over".to_owned()))
             }
         }
@@ -321,8 +325,13 @@ impl Kind {
         match head.method {
             Method::GET | Method::HEAD => Kind::Read,
             _ if path.ends_with("/acquire") => Kind::Acquire,
+            _ if path == LISTEN => Kind::Listen,
             _ => Kind::Change,
         }
+    }
+
+    fn changes_nothing(self) -> bool {
+        matches!(self, Kind::Read | Kind::Listen)
     }
 }
 
@@ -353,6 +362,7 @@ fn causes(error: &dyn Error) -> String {
     text
 }
 
+const LISTEN: &str = "/v1/listen";
 const GRPC: &str = "/palisade.v1.Locks/";
 const STREAMS: [&str; 2] = ["/palisade.v1.Locks/Session", "/palisade.v1.Locks/Watch"];
 

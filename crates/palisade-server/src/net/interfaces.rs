@@ -15,6 +15,7 @@ use super::gate::{Gate, Pipeline};
 use super::history::History;
 use super::issuer::Issuer;
 use super::lease_keys::LeaseKeys;
+use super::listening::Listens;
 use super::listings::Listings;
 use super::metrics::Metrics;
 use super::phases::Phases;
@@ -36,6 +37,7 @@ pub(super) struct Interfaces {
     pub(super) sessions: Arc<Sessions>,
     pub(super) watches: Arc<Watches>,
     pub(super) listings: Arc<Listings>,
+    listens: Arc<Listens>,
     pub(super) forwarder: Arc<Forwarder>,
     pub(super) issuer: Arc<Issuer>,
     pub(super) traces: Arc<Traces>,
@@ -66,6 +68,7 @@ given! {
     pipeline: Pipeline,
     calls: Arc<Calls>,
     watches: Arc<Watches>,
+    listens: Arc<Listens>,
     issuer: Arc<Issuer>,
     traces: Arc<Traces>,
     ranking: Arc<Ranking>,
@@ -127,9 +130,16 @@ impl Interfaces {
             Arc::clone(&budget),
             cluster.clone(),
         ));
+        let listens = Arc::new(Listens::new(
+            Arc::clone(&gate),
+            pipeline.clone(),
+            phases.clone(),
+            settings.listen_shares(),
+        ));
         let sessions = Arc::new(Sessions::new(
             Arc::clone(&gate),
             pipeline.clone(),
+            Arc::clone(&listens),
             Arc::clone(&budget),
             phases.clone(),
             settings,
@@ -158,6 +168,7 @@ impl Interfaces {
         );
         Ok(Interfaces {
             listings: Arc::new(Listings::new(settings)),
+            listens,
             forwarder: Arc::new(forwarder),
             issuer: Arc::new(Issuer::new(Arc::clone(&calls), signer)),
             traces: Arc::default(),

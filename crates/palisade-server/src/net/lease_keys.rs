@@ -101,6 +101,11 @@ impl LeaseKeys {
             Request::Renew { grant, .. }
             | Request::Proclaim { grant, .. }
             | Request::Release(grant) => grant.key = self.known(&grant.key),
+            Request::Listen(grants) => {
+                for listened in grants {
+                    listened.grant.key = self.known(&listened.grant.key);
+                }
+            }
             Request::Abandon(id) => {
                 *id = RequestId::from_bytes(encrypted(requests, *id.as_bytes()));
             }

@@ -27,6 +27,7 @@ mod http;
 mod interfaces;
 mod issuer;
 mod lease_keys;
+mod listening;
 mod listings;
 mod metrics;
 mod notice;

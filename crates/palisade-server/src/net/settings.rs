@@ -48,6 +48,11 @@ pub struct Settings {
     pub watches: usize,
     /// How many watches one address may have (for IPv6 one /64), or one user of a Unix socket; half of all if not set.
     pub watches_per_address: Option<u32>,
+    /// How many listening requests may be open, and how many grants they and the sessions may listen for; further ones are
+    /// refused as over quota. One address, or one user of a Unix socket, may have half of each.
+    pub listens: usize,
+    /// See [`listens`](Settings::listens).
+    pub listened_grants: usize,
     /// The number of locks that requests from one address, or from one user of a Unix socket, may wait for, including the
     /// places reserved for callers whose connection broke. If not set, half of the number that `sessions_bytes` has room for:
     /// 32,768 on the smallest machine, so that each connection of a proxy that has its share of them may wait.
@@ -145,6 +150,8 @@ impl Default for Settings {
             listings: 64,
             watches: 10_000,
             watches_per_address: None,
+            listens: 32_768,
+            listened_grants: 262_144,
             waits_per_address: None,
             node: None,
             to_leader: ClientFiles::default(),
@@ -175,6 +182,14 @@ impl Settings {
         let most = self.watches as u64;
         let of_one = self.watches_per_address.map(u64::from);
         Shares::new(most, of_one.unwrap_or(most.div_ceil(2)))
+    }
+
+    /// Listening requests, and the grants that are listened for.
+    pub(super) fn listen_shares(&self) -> [Arc<Shares>; 2] {
+        [self.listens, self.listened_grants].map(|most| {
+            let most = most as u64;
+            Shares::new(most, most.div_ceil(2))
+        })
     }
 
     /// Waits of one address; all together are bounded by memory.
@@ -225,6 +240,12 @@ impl Settings {
                 "watches_per_address",
                 self.watches_per_address != Some(0),
                 "1 and above",
+            ),
+            ("listens", self.listens > 0, "1 and above"),
+            (
+                "listened_grants",
+                self.listened_grants >= 100,
+                "100 and above",
             ),
             (
                 "waits_per_address",

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use palisade_core::Span;
 use palisade_proto::Code;
 
 use super::convert::Refusal;
@@ -124,6 +125,24 @@ impl Full {
             }
         };
         Refusal::new(Code::OverQuota, message)
+    }
+
+    /// The refusal to tell of more grants, or of grants in more requests.
+    pub(super) fn of_listening(self, what: &str) -> Refusal {
+        let message = match self {
+            Full::Share(most, origin) => format!(
+                "{most} {what} are listened for from {origin}, which is the share of one address; renewals tell the same, later"
+            ),
+            Full::All(most) => {
+                format!(
+                    "{most} {what} are listened for, which is the limit; renewals tell the same, later"
+                )
+            }
+        };
+        Refusal {
+            retry_after: Some(Span::from_millis(1_000)),
+            ..Refusal::new(Code::OverQuota, message)
+        }
     }
 
     /// The refusal of a watch. A watcher whose connection broke may come back before the server has noticed, so it may

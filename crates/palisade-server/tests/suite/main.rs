@@ -24,6 +24,7 @@ mod net_http;
 mod net_json;
 mod net_jwt;
 mod net_kinds_refused;
+mod net_listen;
 mod net_manual_clock;
 mod net_metrics;
 mod net_openapi;

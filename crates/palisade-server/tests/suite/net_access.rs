@@ -350,6 +350,7 @@ pub(crate) async fn unary_of(server: &Server, operation: Operation, token: Optio
         Operation::Show(message) => client.show(call(message, token)).await,
         Operation::List(message) => client.list(call(message, token)).await,
         Operation::Status(message) => client.status(call(message, token)).await,
+        Operation::Listen(_) => panic!("only sessions listen over gRPC"),
     };
     match reply {
         Ok(reply) => code_of(reply.into_inner().outcome),

@@ -53,6 +53,7 @@ async fn unary_calls_carry_a_lock_through_its_life() {
         fencing_token: 1,
         lease_duration_ms: 10_000,
         valid_for_ms: 10_000,
+        waiters: 0,
     };
     assert_eq!(
         said(locks.renew(renew).await),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, ValueHint};
 use palisade_client::{BearerToken, Fault, TlsFiles};
 use palisade_core::{LockName, Permits, Token, Ttl, limits};
+use rustix::process::Signal;
 
 use super::{help, value};
 
@@ -201,6 +202,14 @@ pub(crate) struct RunArgs {
     /// the --grace that is given, or else 10s].
     #[arg(short, long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) kill_after: Option<Duration>,
+    /// Send the command this signal, once, when another request waits for the lock: TERM, INT, HUP, QUIT, USR1, USR2 or
+    /// WINCH.
+    #[arg(long, value_name = "SIGNAL", value_parser = value::signal)]
+    pub(crate) yield_on_wait: Option<Signal>,
+    /// Do not listen at the lock server: a loss and a request that waits are learned at the next renewal, after a third of
+    /// the ttl.
+    #[arg(long)]
+    pub(crate) no_notices: bool,
     /// The exit status when the lock was not acquired in time: 0 – 255.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = super::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,

@@ -74,6 +74,7 @@ Signals:
   TERM, INT, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the group. Signals that
   were ignored at the start stay ignored. After TERM, INT, HUP and QUIT the group is continued, so
   that a stopped job ends. A command that goes on after TERM gets KILL after --kill-after.
+  --yield-on-wait SIGNAL sends the command that signal once, when another request waits for the lock.
   While --on-deadline has frozen the command, TERM, INT, HUP and QUIT to palisade kill it at once, TSTP
   and CONT do nothing, and ctrl-C on its terminal reaches it when it goes on.
 

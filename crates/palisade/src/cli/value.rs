@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::Uri;
 use palisade_core::{Delays, LockName, Permits, Span, Token, Ttl, limits};
 use palisade_server::shell::Listen;
+use rustix::process::Signal;
 
 /// A duration: `10s`, `500ms`, `1m30s`, `1d`. A zero needs no unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -22,6 +23,34 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| not_a_duration(text))?;
     Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())
+}
+
+/// A signal that a job can handle, by its name with or without `SIG`.
+pub(crate) fn signal(text: &str) -> Result<Signal, String> {
+    let name = text.to_ascii_uppercase();
+    match name.strip_prefix("SIG").unwrap_or(&name) {
+        "TERM" => Ok(Signal::TERM),
+        "INT" => Ok(Signal::INT),
+        "HUP" => Ok(Signal::HUP),
+        "QUIT" => Ok(Signal::QUIT),
+        "USR1" => Ok(Signal::USR1),
+        "USR2" => Ok(Signal::USR2),
+        "WINCH" => Ok(Signal::WINCH),
+        _ => Err("TERM, INT, HUP, QUIT, USR1, USR2 and WINCH are allowed".to_owned()),
+    }
+}
+
+/// The name of a signal that [`signal`] reads.
+pub(crate) fn signal_name(signal: Signal) -> &'static str {
+    match signal {
+        Signal::TERM => "TERM",
+        Signal::INT => "INT",
+        Signal::HUP => "HUP",
+        Signal::QUIT => "QUIT",
+        Signal::USR1 => "USR1",
+        Signal::USR2 => "USR2",
+        _ => "WINCH",
+    }
 }
 
 /// How long the history keeps a grant.

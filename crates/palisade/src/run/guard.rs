@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use palisade_authorities::redlock::{self, Redlock};
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_client::{Ending, Error, Fault, Lease, Released};
+use palisade_client::{Ending, Error, Fault, Lease, LeaseNotice, Notices, Released};
 use palisade_core::{LockName, Span, Timestamp, Ttl};
 use palisade_proto::Code;
 
@@ -167,6 +167,20 @@ impl Guard {
         }
     }
 
+    /// Completes when requests are known to wait for a lock: with the lock and their number.
+    pub(super) fn wanted(&self) -> Pin<Box<dyn Future<Output = (LockName, u32)>>> {
+        let Guard::Fenced(lease, others) = self else {
+            return Box::pin(std::future::pending());
+        };
+        let mut wanted: Vec<_> = all(lease, others)
+            .map(|lease| Box::pin(first_wish(lease.lock().clone(), lease.notices())))
+            .collect();
+        Box::pin(std::future::poll_fn(move |cx| {
+            let mut polled = wanted.iter_mut().map(|wanted| wanted.as_mut().poll(cx));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        }))
+    }
+
     /// Asks the authority for every grant whose deadline has passed; see [`Lease::resume`].
     pub(super) async fn resume(&mut self) -> Result<(), Error> {
         let Guard::Fenced(lease, others) = self else {
@@ -193,7 +207,11 @@ impl Guard {
             }
         };
         match lease.check() {
-            Err(lost) => Failure::new(LOST, lost.why.code(), lost.to_string()),
+            Err(lost) => {
+                let reason = lease.revoked_because().map(|why| format!(" ({why})"));
+                let message = format!("{lost}{}", reason.unwrap_or_default());
+                Failure::new(LOST, lost.why.code(), message)
+            }
             // Ended at the deadline that the job had, or one grace before: lost, whatever was acknowledged later.
             Ok(()) => {
                 let message = format!(
@@ -258,6 +276,17 @@ impl Guard {
     }
 }
 
+/// Completes when somebody waits for a lease's lock.
+async fn first_wish(lock: LockName, mut notices: Notices) -> (LockName, u32) {
+    loop {
+        match notices.next().await {
+            Some(LeaseNotice::Wanted { waiters }) => return (lock, waiters),
+            Some(_) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
 /// All guards of a job.
 fn all<'a>(lease: &'a Lease, others: &'a [Lease]) -> impl Iterator<Item = &'a Lease> {
     std::iter::once(lease).chain(others)
@@ -285,6 +314,10 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
     if args.on_deadline == OnDeadline::Freeze {
         let why = "redlock:// has no fencing token that could be acknowledged again";
         return Err(Failure::usage(why).hint("omit --on-deadline freeze, or use a Palisade server"));
+    }
+    if args.yield_on_wait.is_some() {
+        let why = "redlock:// does not know whether anybody waits";
+        return Err(Failure::usage(why).hint("omit --yield-on-wait, or use a Palisade server"));
     }
     if args.sequencer {
         let why = "redlock:// has no fencing tokens that could be signed";

@@ -247,6 +247,7 @@ async fn job(
             .timeout
             .map(|timeout| BootClock.now().after(timeout.into())),
         renewals,
+        yields: args.yield_on_wait,
         kill_after: kill_after(args),
         release_command,
         told: false,

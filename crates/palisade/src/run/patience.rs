@@ -21,7 +21,7 @@ pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Vec<Lease>, Fail
     let until = BootClock.now().after(lock_args.wait().into());
     let (mut pause, mut warned) = (SHORTEST_PAUSE, false);
     loop {
-        let fault = match attempt(lock_args, until, out).await {
+        let fault = match attempt(args, until, out).await {
             Ok(leases) => return Ok(leases),
             Err(Error::Fault(fault)) if fault.is_transient() => fault,
             Err(error) => return Err(refused(&error, args)),
@@ -55,12 +55,18 @@ pub(super) fn refused(error: &Error, args: &RunArgs) -> Failure {
 }
 
 /// One attempt. The client abandons a request whose outcome is unknown, so another attempt is safe.
-async fn attempt(lock_args: &LockArgs, until: Timestamp, out: Out) -> Result<Vec<Lease>, Error> {
+async fn attempt(args: &RunArgs, until: Timestamp, out: Out) -> Result<Vec<Lease>, Error> {
+    let lock_args = &args.lock_args;
     let options = Options {
         caution: Caution::new(10_000, margin(lock_args.ttl)).unwrap_or_default(),
+        notices: !args.no_notices,
         ..Options::default()
     };
     let client = lock_args.connection.connect(options).await?;
+    if args.yield_on_wait.is_some() && client.service().listen().is_none() {
+        let why = "say whether anybody waits: omit --yield-on-wait, or use a Palisade server";
+        return Err(Fault::unsupported(why).into());
+    }
     warn_of_take_over(&client, lock_args, out).await;
     let left = until.since(BootClock.now()).to_duration();
     tokio::select! {

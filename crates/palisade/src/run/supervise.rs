@@ -1,7 +1,7 @@
 //! The supervision loop of a job: check, decide, act, wait.
 
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_core::{Span, Timestamp};
+use palisade_core::{LockName, Span, Timestamp};
 use rustix::process::{Pid, Signal};
 
 use super::child::{Children, Reaped};
@@ -13,7 +13,7 @@ use super::signals::{self, Signals};
 use super::sys;
 use super::terminal::Terminal;
 use super::watchdog::{ReleaseCommand, Watchdog};
-use crate::cli::{Out, millis};
+use crate::cli::{Out, millis, signal_name};
 
 /// A job and everything needed to supervise it.
 pub(super) struct SupervisedJob<'a> {
@@ -27,6 +27,8 @@ pub(super) struct SupervisedJob<'a> {
     /// When `--timeout` passes.
     pub(super) until: Option<Timestamp>,
     pub(super) renewals: Renewals,
+    /// What the job gets once when somebody waits for the lock; `None` after that.
+    pub(super) yields: Option<Signal>,
     /// How long the command has to end after a SIGTERM that was passed on.
     pub(super) kill_after: Span,
     /// The watchdog releases the lock with this command after this process has ended.
@@ -53,7 +55,7 @@ pub(super) struct End {
 impl SupervisedJob<'_> {
     /// Supervises until no process of the job is alive.
     pub(super) async fn until_gone(mut self) -> End {
-        let mut lost = self.guard.lost();
+        let (mut lost, mut wanted) = (self.guard.lost(), self.guard.wanted());
         let (mut is_lost, mut passed_on) = (false, None);
         loop {
             let reaped = self.children.reap(self.watchdog_pid());
@@ -72,6 +74,7 @@ impl SupervisedJob<'_> {
             {
                 self.freeze().await;
                 (lost, is_lost) = (self.guard.lost(), false);
+                wanted = self.guard.wanted();
                 continue;
             }
             tokio::select! {
@@ -84,8 +87,22 @@ impl SupervisedJob<'_> {
                     self.supervisor.time_is_up();
                 }
                 signal = self.signals.next() => passed_on = Some(signal),
+                (lock, waiters) = &mut wanted, if self.yields.is_some() => {
+                    passed_on = self.yields.take();
+                    self.says_who_waits(&lock, waiters, passed_on);
+                }
             }
         }
+    }
+
+    fn says_who_waits(&self, lock: &LockName, waiters: u32, sent: Option<Signal>) {
+        let wait = match waiters {
+            1 => "1 request waits".to_owned(),
+            more => format!("{more} requests wait"),
+        };
+        let signal = sent.map_or("nothing", signal_name);
+        self.out
+            .warning(&format!("{wait} for {lock}: sent {signal} to the job"));
     }
 
     fn decide(&mut self) -> Step {

@@ -50,6 +50,7 @@ mod run_redlock;
 mod run_refused;
 mod run_secrets;
 mod run_terminal;
+mod run_told;
 mod sequencers;
 mod service;
 mod sets;

@@ -161,6 +161,7 @@ pub(crate) fn renewed(token: u64, ttl_ms: u64) -> Renewal {
         ttl,
         valid_for: ttl.span(),
         near_deadline: false,
+        waiters: 0,
     })
 }
 

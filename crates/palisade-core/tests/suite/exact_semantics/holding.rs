@@ -168,6 +168,7 @@ fn renew_keeps_token_and_counter() {
         ttl: ttl(TTL_MS),
         valid_for: ms(TTL_MS),
         near_deadline: true,
+        waiters: 0,
     };
     assert_eq!(world.renew(&grant("orders", &a)), Outcome::Renewed(renewed));
     assert_eq!(world.machine.next_token(), Some(token(2)));

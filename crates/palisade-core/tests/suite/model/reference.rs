@@ -1004,12 +1004,21 @@ impl Reference {
             (lease.ttl, lease.expires) = (asked, now.at.after(asked.span()));
         }
         lease.limit = None;
-        let valid_for = lease.expires.since(now.at);
+        let (ttl, valid_for) = (lease.ttl, lease.expires.since(now.at));
+        let its = self.grants.iter().filter(|other| other.key == grant.key);
+        let waiting = |other: &Grant| {
+            self.waits
+                .iter()
+                .filter(|wait| wait.wants(&other.lock))
+                .count()
+        };
+        let waiters = its.take(64).map(waiting).sum::<usize>();
         Outcome::Renewed(Renewed {
             token: grant.fencing(),
-            ttl: lease.ttl,
+            ttl,
             valid_for,
             near_deadline,
+            waiters: u32::try_from(waiters).unwrap(),
         })
     }
 

@@ -5,10 +5,10 @@ use palisade_core::{
     RequestId, Span, Token, Wish,
 };
 use palisade_proto::borrowed;
-use palisade_proto::v1::{self, reply::Outcome as Say, request::Operation};
+use palisade_proto::v1::{self, notice::Event as Told, reply::Outcome as Say, request::Operation};
 
 use super::{Refusal, refusal};
-use palisade_pipeline::{Answer, Identity, Request, Status};
+use palisade_pipeline::{Answer, Heard, Identity, Listened, News, Request, Status};
 
 /// One operation of a session.
 pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request, Refusal> {
@@ -24,6 +24,7 @@ pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request,
         Some(Operation::Show(message)) => show(&message),
         Some(Operation::List(message)) => list(&message),
         Some(Operation::Status(v1::StatusRequest {})) => Ok(Request::Status),
+        Some(Operation::Listen(message)) => listen(&message),
         None => Err(Refusal::invalid(
             "the operation is missing, or unknown to this server",
         )),
@@ -105,6 +106,43 @@ pub(in crate::net) fn proclaim(message: &v1::ProclaimRequest) -> Result<Request,
 
 pub(in crate::net) fn release(message: &v1::ReleaseRequest) -> Result<Request, Refusal> {
     grant(&message.lock, &message.lock_token, message.fencing_token).map(Request::Release)
+}
+
+fn listen(message: &v1::ListenRequest) -> Result<Request, Refusal> {
+    let grants = message.grants.iter().map(|named| {
+        let number = super::token(named.fencing_token)?;
+        Ok(Listened {
+            grant: grant(&named.lock, &named.lock_token, named.fencing_token)?,
+            number,
+            waiters: named.waiters,
+        })
+    });
+    super::listened(grants)
+}
+
+/// News for the session that named the grant with operation `id`.
+pub(in crate::net) fn notice(id: u64, heard: Heard) -> v1::Reply {
+    let notice = match heard {
+        Heard::News { lock, number, news } => v1::Notice {
+            lock: lock.as_str().to_owned(),
+            fencing_token: number.get(),
+            event: Some(match news {
+                News::Ended { how, reason } => Told::Ended(v1::GrantEnded {
+                    how: how.map_or(v1::Ending::Unspecified, ending).into(),
+                    reason: reason.map(String::from).unwrap_or_default(),
+                }),
+                News::Wanted(waiters) => Told::Wanted(waiters),
+            }),
+        },
+        Heard::NotHere => v1::Notice {
+            event: Some(Told::NotHere(v1::Done {})),
+            ..v1::Notice::default()
+        },
+    };
+    v1::Reply {
+        id,
+        outcome: Some(Say::Notice(notice)),
+    }
 }
 
 pub(in crate::net) fn abandon(message: &v1::AbandonRequest) -> Result<Request, Refusal> {
@@ -256,6 +294,7 @@ pub(in crate::net) fn reply(id: u64, answer: Answer, identity: &Identity) -> v1:
     let outcome = match answer {
         Answer::Outcome(outcome) => say(outcome),
         Answer::Lock(view) => Say::Lock(lock_view(*view)),
+        Answer::States(_) => Say::Listening(v1::Done {}),
         Answer::Locks { locks, next } => Say::Page(v1::LockPage {
             locks: locks.into_iter().map(lock_view).collect(),
             next_cursor: next.unwrap_or(0),
@@ -314,6 +353,7 @@ fn say(outcome: Outcome) -> Say {
             fencing_token: renewed.token.get(),
             lease_duration_ms: renewed.ttl.as_millis(),
             valid_for_ms: renewed.valid_for.as_millis(),
+            waiters: renewed.waiters,
         }),
         Outcome::Proclaimed { token, revision } => Say::Proclaimed(v1::Proclaimed {
             fencing_token: token.get(),

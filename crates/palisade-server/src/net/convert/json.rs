@@ -10,7 +10,7 @@ use palisade_proto::json as wire;
 
 use super::Refusal;
 use crate::net::ranked::Ranked;
-use palisade_pipeline::{Identity, Request, Status};
+use palisade_pipeline::{Identity, Listened, News, Request, Status};
 
 pub(in crate::net) fn acquire(
     lock: LockName,
@@ -78,6 +78,56 @@ pub(in crate::net) fn renew(lock: LockName, body: &wire::RenewBody) -> Result<Re
         grant: grant(lock, &body.lock_token, body.fencing_token)?,
         ttl: body.lease_duration_ms.map(super::ttl).transpose()?,
     })
+}
+
+/// Grants to hear about, and how long to wait.
+pub(in crate::net) fn listen(body: &wire::ListenBody) -> Result<(Request, Duration), Refusal> {
+    let (most, usual) = wire::LISTEN_MS;
+    let wait = body.wait_ms.unwrap_or(usual);
+    if wait > most {
+        return Err(Refusal::invalid(format!(
+            "wait_ms is {wait}; 0 ..= {most} are allowed"
+        )));
+    }
+    let grants = body.grants.iter().map(|named| {
+        let lock = super::lock_name("resource_id", &named.resource_id)?;
+        let waiters = u32::try_from(named.waiters.unwrap_or(0));
+        Ok(Listened {
+            grant: grant(lock, &named.lock_token, Some(named.fencing_token))?,
+            number: super::token(named.fencing_token)?,
+            waiters: waiters
+                .map_err(|_| Refusal::invalid("waiters must be an integer in 0 ..= 4294967295"))?,
+        })
+    });
+    Ok((super::listened(grants)?, Duration::from_millis(wait)))
+}
+
+pub(in crate::net) fn notice(lock: &LockName, number: Token, news: News) -> wire::NoticeBody {
+    let notice = wire::NoticeBody {
+        resource_id: lock.as_str().to_owned(),
+        fencing_token: number.get(),
+        event: wire::NoticeEvent::Ended,
+        how: None,
+        reason: None,
+        waiters: None,
+    };
+    match news {
+        News::Ended { how, reason } => wire::NoticeBody {
+            how: Some(how.map_or(wire::NoticeEnding::Unknown, |how| match how {
+                Ending::Released => wire::NoticeEnding::Released,
+                Ending::Expired => wire::NoticeEnding::Expired,
+                Ending::Revoked => wire::NoticeEnding::Revoked,
+                Ending::Superseded => wire::NoticeEnding::Superseded,
+            })),
+            reason: reason.map(String::from),
+            ..notice
+        },
+        News::Wanted(waiters) => wire::NoticeBody {
+            event: wire::NoticeEvent::Wanted,
+            waiters: Some(waiters),
+            ..notice
+        },
+    }
 }
 
 pub(in crate::net) fn proclaim(
@@ -207,6 +257,7 @@ pub(in crate::net) fn renewed(
         lease_duration_ms: renewed.ttl.as_millis().into(),
         valid_for_ms: renewed.valid_for.as_millis(),
         remaining_ms: renewed.valid_for.as_millis(),
+        waiters: renewed.waiters,
     }
 }
 

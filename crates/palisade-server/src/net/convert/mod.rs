@@ -5,6 +5,7 @@ pub(super) mod grpc;
 pub(super) mod history;
 pub(super) mod json;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use palisade_core::{
@@ -13,7 +14,7 @@ use palisade_core::{
 };
 use palisade_proto::{Code, json as wire};
 
-use palisade_pipeline::{Answer, Failure};
+use palisade_pipeline::{Answer, Failure, Listened, Request};
 
 /// The reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,11 +95,35 @@ pub(super) fn refusal(answer: Answer) -> Refusal {
         Answer::Failed(Failure::UnknownOutcome(why)) => Refusal::new(Code::UnknownOutcome, why),
         Answer::Failed(Failure::Refused(why)) => Refusal::new(Code::Refused, why),
         Answer::Lock(_)
+        | Answer::States(_)
         | Answer::Locks { .. }
         | Answer::Grants { .. }
         | Answer::Status(_)
         | Answer::Clock(_) => mismatch(),
     }
+}
+
+/// Grants to hear about: 1 to 100, each once.
+fn listened(
+    grants: impl ExactSizeIterator<Item = Result<Listened, Refusal>>,
+) -> Result<Request, Refusal> {
+    let (given, most) = (grants.len(), wire::LISTEN_GRANTS);
+    if !(1..=most).contains(&given) {
+        return Err(Refusal::invalid(format!(
+            "grants has {given}; 1 ..= {most} are allowed: send more than one request for more"
+        )));
+    }
+    let grants: Box<[Listened]> = grants.collect::<Result<_, _>>()?;
+    let mut named = BTreeSet::new();
+    for listened in &grants {
+        let (lock, number) = (&listened.grant.lock, listened.number);
+        if !named.insert((lock, number)) {
+            return Err(Refusal::invalid(format!(
+                "the grant of {lock} with number {number} is named twice"
+            )));
+        }
+    }
+    Ok(Request::Listen(grants))
 }
 
 /// The refusal of a node that does not lead.

@@ -86,8 +86,11 @@ fn name_of(request: &Request) -> Option<&str> {
         | Request::Resize { lock, .. }
         | Request::Show(lock) => Some(lock.as_str()),
         Request::List { prefix, .. } => Some(prefix),
-        Request::Abandon(_) | Request::Grants { .. } | Request::Status | Request::Advance(_) => {
-            None
-        }
+        // One request, whosever locks it is about.
+        Request::Listen(_)
+        | Request::Abandon(_)
+        | Request::Grants { .. }
+        | Request::Status
+        | Request::Advance(_) => None,
     }
 }

@@ -51,6 +51,11 @@ impl Who {
         self.known.as_ref().map(|known| &known.principal)
     }
 
+    /// Where its connection comes from.
+    pub(in crate::net) fn origin(&self) -> Option<Origin> {
+        self.origin
+    }
+
     pub(super) fn name(&self) -> &str {
         name(self.principal())
     }

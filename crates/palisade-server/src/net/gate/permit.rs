@@ -169,6 +169,11 @@ impl Gate {
             Request::Renew { grant, .. } | Request::Release(grant) => {
                 lock(Verb::Share, &grant.lock)?;
             }
+            Request::Listen(grants) => {
+                for listened in grants {
+                    lock(Verb::Share, &listened.grant.lock)?;
+                }
+            }
             Request::Proclaim { grant, .. } => lock(Verb::Hold, &grant.lock)?,
             // It names no lock; its id has 128 random bits.
             Request::Abandon(_) => any(Verb::Share)?,

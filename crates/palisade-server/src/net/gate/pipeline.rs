@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use palisade_pipeline::{
-    Answer, Answers, Failure, Handle, Identity, Leading, Since, Stats, Stopped,
+    Answer, Answers, Failure, Handle, Identity, Leading, Listener, Since, Stats, Stopped,
 };
 use tokio::sync::watch;
 
@@ -49,6 +49,10 @@ impl Pipeline {
     ) -> impl Future<Output = Option<T>> {
         let near = self.0.near(task);
         async move { near.await.ok() }
+    }
+
+    pub(in crate::net) fn listener(&self) -> Listener {
+        self.0.listener()
     }
 
     pub(in crate::net) fn since(&self, revision: u64) -> Since {

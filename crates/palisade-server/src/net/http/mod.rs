@@ -3,6 +3,7 @@
 mod cluster;
 mod history;
 mod input;
+mod listen;
 mod locks;
 mod openapi;
 mod ops;
@@ -53,6 +54,7 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
         .route("/v1/locks/{resource_id}/rejections", post(history::report))
         .route("/v1/locks/{resource_id}/sequencer", post(sequencer::sign))
         .route("/v1/requests/{request_id}/abandon", post(locks::abandon))
+        .route("/v1/listen", post(listen::listen))
         .route("/v1/status", get(ops::status))
         .route("/v1/clock/advance", post(ops::advance))
         .route("/v1/cluster/add", post(cluster::add))

@@ -3,7 +3,7 @@
 use axum::response::IntoResponse;
 use utoipa::OpenApi;
 
-use super::{cluster, history, locks, ops, sequencer, watch};
+use super::{cluster, history, listen, locks, ops, sequencer, watch};
 use crate::net::reply::{Json, Refusals};
 
 /// The HTTP interface as an OpenAPI document.
@@ -39,6 +39,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         sequencer::keys,
         locks::ranking,
         watch::watch,
+        listen::listen,
         history::read,
         history::report,
         ops::status,

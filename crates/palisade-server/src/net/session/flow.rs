@@ -13,6 +13,7 @@ use palisade_proto::v1::{Reply, Request, Requests, reply::Outcome};
 use super::super::audit::Recording;
 use super::super::convert::{Refusal, grpc as convert};
 use super::super::gate::{Permitted, Session, Who};
+use super::super::listening::SessionListener;
 use super::super::quota::Held;
 use super::Sessions;
 use super::in_flight::InFlight;
@@ -38,6 +39,8 @@ pub(super) struct Flow {
     recording: VecDeque<(u64, Permitted, Recording)>,
     /// Waiting listings: the next one starts when the previous page has left.
     listings: VecDeque<(u64, Permitted)>,
+    /// The grants that the client hears about; `None` until it asks.
+    listener: Option<Box<SessionListener>>,
     in_flight: InFlight,
 }
 
@@ -58,6 +61,7 @@ impl Flow {
             refused: VecDeque::new(),
             recording: VecDeque::new(),
             listings: VecDeque::new(),
+            listener: None,
         }
     }
 
@@ -105,6 +109,15 @@ impl Flow {
                 Ok(listing) if matches!(listing.request(), pipeline::Request::List { .. }) => {
                     self.listings.push_back((id, listing));
                 }
+                Ok(listen) if matches!(listen.request(), pipeline::Request::Listen(_)) => {
+                    match self.listen(id, &listen) {
+                        Ok(()) => operations.push((id, listen)),
+                        Err(refusal) => {
+                            self.in_flight.settle(id, None);
+                            self.refused.push_back(convert::refused(id, &refusal));
+                        }
+                    }
+                }
                 Ok(mut request) => match request.take_recording() {
                     Some(recording) => self.recording.push_back((id, request, recording)),
                     None => operations.push((id, request)),
@@ -135,9 +148,22 @@ impl Flow {
         Ok(permitted)
     }
 
+    /// The client wants to hear about grants.
+    fn listen(&mut self, id: u64, listen: &Permitted) -> Result<(), Refusal> {
+        let (pipeline::Request::Listen(grants), Some(who)) = (listen.request(), &self.who) else {
+            return Ok(());
+        };
+        let listens = &self.sessions.listens;
+        let listener = self
+            .listener
+            .get_or_insert_with(|| Box::new(SessionListener::new(listens)));
+        listener.name(id, who, grants)
+    }
+
     /// Accepts no more requests; those waiting in a queue leave it.
     pub(super) fn close(&mut self) {
         self.open = false;
+        self.listener = None;
         self.in_flight.close();
         if let Some(session) = &self.session {
             session.hang_up();
@@ -191,12 +217,28 @@ impl Flow {
             put(reply);
         }
         self.next_listing(cx);
+        if let Some(listener) = &mut self.listener {
+            for _ in 0..NOTICES {
+                match listener.poll_next(cx) {
+                    Poll::Ready(notice) => put(notice),
+                    Poll::Pending => return self.poll_answers(cx, put),
+                }
+            }
+            return Poll::Ready(());
+        }
+        self.poll_answers(cx, put)
+    }
+
+    fn poll_answers(&mut self, cx: &mut Context<'_>, mut put: impl FnMut(Reply)) -> Poll<()> {
         loop {
             if self.in_flight.frame_is_full() {
                 return Poll::Ready(());
             }
             for (id, answer) in self.rest.by_ref() {
                 let view = self.in_flight.settle(id, Some(&answer));
+                if let Some(listener) = &mut self.listener {
+                    listener.settle(id, &answer);
+                }
                 let principal = self.who.as_ref().and_then(Who::principal);
                 let answer = self.sessions.gate.show(principal, view.as_ref(), answer);
                 self.in_flight.leaves();
@@ -233,6 +275,9 @@ impl Drop for Flow {
         self.sessions.meters.sessions.fetch_sub(1, Relaxed);
     }
 }
+
+/// The most notices in one frame.
+const NOTICES: usize = 256;
 
 /// How many frames are read before answers get their turn.
 pub(super) const FRAMES_A_TURN: usize = 16;

@@ -105,6 +105,7 @@ impl InFlight {
         let used = permitted.take_used();
         let set_bytes = match permitted.request() {
             Request::Acquire(wish) => wish.also.len() * OPERATION_BYTES,
+            Request::Listen(grants) => grants.len() * OPERATION_BYTES,
             _ => 0,
         };
         let view = permitted.take_view();

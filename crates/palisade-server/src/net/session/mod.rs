@@ -26,6 +26,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::budget::Budget;
 use super::gate::{Gate, Pipeline};
+use super::listening::Listens;
 use super::phases::Phases;
 use super::settings::Settings;
 
@@ -37,6 +38,7 @@ pub(super) use plain::{refused, serve};
 pub(super) struct Sessions {
     pub(super) gate: Arc<Gate>,
     pub(super) pipeline: Pipeline,
+    listens: Arc<Listens>,
     budget: Arc<Budget>,
     phases: Phases,
     pub(super) meters: Arc<Meters>,
@@ -61,6 +63,7 @@ impl Sessions {
     pub(super) fn new(
         gate: Arc<Gate>,
         pipeline: Pipeline,
+        listens: Arc<Listens>,
         budget: Arc<Budget>,
         phases: Phases,
         settings: &Settings,
@@ -68,6 +71,7 @@ impl Sessions {
         Sessions {
             gate,
             pipeline,
+            listens,
             budget,
             phases,
             meters: Arc::default(),

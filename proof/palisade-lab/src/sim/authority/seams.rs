@@ -196,6 +196,7 @@ pub(super) fn outward(
             ttl: Ttl::MIN,
             valid_for: Ttl::MIN.span(),
             near_deadline: true,
+            waiters: 0,
         }),
         Outcome::Stale { named, highest } => Outcome::Stale {
             named: ids.outward(named),
