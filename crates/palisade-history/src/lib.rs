@@ -14,6 +14,7 @@
 
 mod codec;
 mod ledger;
+mod look;
 mod pending;
 mod reader;
 mod row;
@@ -21,5 +22,6 @@ mod row;
 mod tests;
 
 pub use ledger::{Bounds, Error, Ledger, Owner};
+pub use look::{Look, look};
 pub use reader::{Cursor, Page, Query, Reader};
 pub use row::{End, Gap, How, Mode, Refusal, Row, Why};

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
 use palisade_core::machine::{Corrupt, Grants, Leases, Part, Past, Record};
-use palisade_core::{Effect, Entry, Event, Machine, Principal};
+use palisade_core::{Effect, Entry, Event, Machine, Principal, WallTime};
 
 use super::Returning;
 use super::clock::wall;
@@ -77,6 +77,8 @@ pub struct Replay {
     machine: Machine,
     /// The newest version of a batch in its log.
     version: u8,
+    /// The wall clock of the last entry, if it is not in the snapshot.
+    last: Option<WallTime>,
 }
 
 /// The parts of what a log says of the past, in this order. If its files go away meanwhile, it is read again from the start, and what
@@ -113,7 +115,11 @@ impl Replay {
     /// Goes on from a machine that was in use, and from the newest version of a batch in its log.
     #[must_use]
     pub fn from_machine(machine: Machine, version: u8) -> Replay {
-        Replay { machine, version }
+        Replay {
+            machine,
+            version,
+            last: None,
+        }
     }
 
     /// Begins with a snapshot, as [`Replay::snapshot`] wrote it. A large one is read by three threads, each
@@ -203,6 +209,7 @@ impl Replay {
             unreachable!("a batch with a head has a version");
         };
         self.version = self.version.max(*version);
+        self.last = entries.last().map(|entry| entry.wall).or(self.last);
         let all = entries.len();
         let mut entries = entries.into_iter();
         let machine = &mut self.machine;
@@ -250,6 +257,12 @@ impl Replay {
     #[must_use]
     pub fn machine(&self) -> &Machine {
         &self.machine
+    }
+
+    /// The wall clock of the last entry that was applied here; `None` if all are from a snapshot.
+    #[must_use]
+    pub fn last(&self) -> Option<WallTime> {
+        self.last
     }
 
     /// The newest version of a batch in its log, which every reader of the log can read.

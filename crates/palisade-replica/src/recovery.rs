@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_pipeline::durable::{self, Restored};
+use palisade_pipeline::durable::{self, Contents, Restored};
 use palisade_pipeline::seed;
 use palisade_wal::{
     DirStorage, Identity, InPlace, OpenError, Options, Purpose, ReadError, ReplayError,
@@ -117,6 +117,21 @@ pub fn look_on(storage: &dyn Storage) -> Result<Look, DirectoryError> {
         committed: log.committed(),
         history: log.history(HISTORY),
         members: newest.unwrap_or(members),
+    })
+}
+
+/// Reads the committed entries of the member in `dir`, whether it runs or not. Nothing is changed.
+///
+/// # Errors
+/// [`DirectoryError`].
+pub fn contents(dir: &Path) -> Result<Contents, DirectoryError> {
+    let storage = DirStorage::observe(dir)?;
+    let (identity, _) = member(&storage)?;
+    observe(&storage, identity.incarnation, unreadable, |seen| {
+        let state = read(seen.snapshot()?, |state| {
+            seen.replay(|_, frame| state.frame(frame))
+        })?;
+        Ok(Contents::of(seen, &state.machine))
     })
 }
 

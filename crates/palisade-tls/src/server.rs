@@ -335,6 +335,17 @@ impl Certificate {
         Some(*read.tbs_certificate().validity())
     }
 
+    /// The first certificate in a PEM file, which is the one that names its owner.
+    ///
+    /// # Errors
+    /// [`Error`] names the file and what is wrong with it.
+    pub fn in_file(path: &Path) -> Result<Certificate, Error> {
+        let all = files::certificates(path, &files::read(path)?)?;
+        let own = all.into_iter().next();
+        let own = own.ok_or_else(|| files::content(path, "no certificate in it"))?;
+        Ok(Certificate::alone(own))
+    }
+
     /// Whether it is for this host: a name, or an IP address (in brackets or not).
     #[must_use]
     pub fn is_for(&self, host: &str) -> bool {

@@ -14,8 +14,8 @@ use crate::error::{Damage, OpenError, ReadError, ReplayError};
 use crate::frame::{self, Entry, Seed};
 use crate::id::Id;
 use crate::identity::{self, Identity, Kind};
-use crate::open::LOST_AND_FOUND;
-use crate::recover::{self, Scan};
+use crate::open::{LOST_AND_FOUND, report};
+use crate::recover::{self, RecoveryReport, Scan};
 use crate::segment::{self, Image, replay};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
 use crate::storage::{Access, DirStorage, LOCK, Storage};
@@ -216,6 +216,18 @@ impl Observed<'_> {
     pub fn snapshot(&self) -> Result<Option<SnapshotReader>, ReadError> {
         let open = |seq| SnapshotReader::open(self.storage, &self.incarnation, seq);
         self.scan.snapshot.map(open).transpose()
+    }
+
+    /// The findings that an opening would have. Nothing is cut off or removed.
+    #[must_use]
+    pub fn report(&self) -> RecoveryReport {
+        report(self.storage, &self.scan)
+    }
+
+    /// The segments with frames behind the snapshot.
+    #[must_use]
+    pub fn segments(&self) -> usize {
+        self.scan.segments.len()
     }
 
     /// Hands out the frames behind the snapshot, in order.

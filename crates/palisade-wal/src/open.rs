@@ -277,7 +277,7 @@ fn recovered(
     })
 }
 
-fn report(storage: &dyn Storage, scan: &Scan) -> RecoveryReport {
+pub(crate) fn report(storage: &dyn Storage, scan: &Scan) -> RecoveryReport {
     let Tail {
         end,
         junk_end,

@@ -226,6 +226,11 @@ impl Nodes {
         }
     }
 
+    /// The addresses that were given.
+    pub(crate) fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         url: &str,
@@ -234,6 +239,28 @@ impl Nodes {
         body: Option<Bytes>,
         patience: Duration,
     ) -> Result<T, Error> {
+        let answer = self.exchange(url, method, path, body, patience).await?;
+        answer.read(url)
+    }
+
+    /// Reads from one node, whatever the answer is.
+    pub(crate) async fn get(
+        &self,
+        url: &str,
+        path: &str,
+        patience: Duration,
+    ) -> Result<Answer, Error> {
+        self.exchange(url, Method::GET, path, None, patience).await
+    }
+
+    async fn exchange(
+        &self,
+        url: &str,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        patience: Duration,
+    ) -> Result<Answer, Error> {
         let unreachable = |why: String| Error::Unreachable(format!("{url}: {why}"));
         let socket = url.strip_prefix("unix:");
         let (client, origin) = match socket {
@@ -277,26 +304,56 @@ impl Nodes {
             let bytes = axum::body::to_bytes(Body::new(body), ANSWER_BYTES).await;
             Ok::<_, String>((head.status, bytes.map_err(|error| error.to_string())?))
         };
-        let (status, bytes) = match timeout(patience, answered).await {
-            Ok(answered) => answered.map_err(unreachable)?,
+        match timeout(patience, answered).await {
+            Ok(answered) => {
+                let (status, bytes) = answered.map_err(unreachable)?;
+                Ok(Answer { status, bytes })
+            }
             Err(_) => {
                 let why = format!("no answer within {} s", patience.as_secs());
-                return Err(unreachable(why));
+                Err(unreachable(why))
             }
-        };
-        if status == StatusCode::OK
-            && let Ok(reply) = serde_json::from_slice(&bytes)
-        {
-            return Ok(reply);
         }
-        match serde_json::from_slice::<ErrorReply>(&bytes) {
+    }
+}
+
+/// An answer of a node.
+pub(crate) struct Answer {
+    status: StatusCode,
+    bytes: Bytes,
+}
+
+impl Answer {
+    /// The body of an answer that is not an error; `url` is for messages.
+    pub(crate) fn read<T: DeserializeOwned>(&self, url: &str) -> Result<T, Error> {
+        match serde_json::from_slice(self.body(url)?) {
+            Ok(reply) => Ok(reply),
+            Err(_) => Err(self.strange(url)),
+        }
+    }
+
+    /// The same as text.
+    pub(crate) fn text(&self, url: &str) -> Result<String, Error> {
+        Ok(String::from_utf8_lossy(self.body(url)?).into_owned())
+    }
+
+    fn body(&self, url: &str) -> Result<&[u8], Error> {
+        if self.status == StatusCode::OK {
+            return Ok(&self.bytes);
+        }
+        match serde_json::from_slice::<ErrorReply>(&self.bytes) {
             Ok(ErrorReply { error }) => Err(Error::Refused {
                 code: error.code,
                 message: error.message,
             }),
-            Err(_) => Err(unreachable(format!(
-                "its answer ({status}) is not a lock server's"
-            ))),
+            Err(_) => Err(self.strange(url)),
         }
+    }
+
+    fn strange(&self, url: &str) -> Error {
+        let status = self.status;
+        Error::Unreachable(format!(
+            "{url}: its answer ({status}) is not a lock server's"
+        ))
     }
 }

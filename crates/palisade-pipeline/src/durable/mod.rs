@@ -9,6 +9,7 @@
 //! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread never stops for
 //! one, and the code that recovers from a crash is exercised all the time.
 
+mod contents;
 mod partial;
 mod past;
 mod sign_of_life;
@@ -33,6 +34,7 @@ use crate::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
 // A batch is one frame of the log.
 const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
 
+pub use contents::{Contents, contents};
 pub use past::events_after;
 pub use snapshots::Snapshots;
 

@@ -25,10 +25,7 @@ pub fn events_after(dir: &Path, after: u64, each: &mut dyn FnMut(Told<'_>)) -> R
 }
 
 fn read(log: &Observed<'_>, after: u64, each: &mut dyn FnMut(Told<'_>)) -> Result<(), Error> {
-    let mut replay = match log.snapshot()? {
-        Some(mut snapshot) => from_snapshot(&mut snapshot, seed())?,
-        None => Replay::from_nothing(seed()),
-    };
+    let mut replay = read_into(log, seed())?;
     each(Told::Begins(replay.machine().revision()));
     log.replay(|_, batch| replay.tell(batch, after, each))
         .map_err(not_replayed)?;
@@ -36,7 +33,15 @@ fn read(log: &Observed<'_>, after: u64, each: &mut dyn FnMut(Told<'_>)) -> Resul
     Ok(())
 }
 
-fn unreadable(error: &Error) -> Option<&ReadError> {
+/// The state in the log's newest snapshot; that of nothing without one.
+pub(super) fn read_into(log: &Observed<'_>, seed: u64) -> Result<Replay, Error> {
+    match log.snapshot()? {
+        Some(mut snapshot) => from_snapshot(&mut snapshot, seed),
+        None => Ok(Replay::from_nothing(seed)),
+    }
+}
+
+pub(super) fn unreadable(error: &Error) -> Option<&ReadError> {
     match error {
         Error::Read(error) => Some(error),
         _ => None,

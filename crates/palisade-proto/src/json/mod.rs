@@ -23,7 +23,7 @@ pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, CountsBody, DeniedReply, ErrorBody,
     ErrorReply, EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, OpenReply,
     ProclaimReply, QueuedBody, RankingReply, ReleaseReply, RenewReply, ResizeReply, SequencerReply,
-    StatusReply, WaitingReply,
+    StatusReply, WaitingReply, WhoamiReply,
 };
 pub use request::{
     AcquireBody, AdvanceBody, BreakBody, LockMode, Name, Nothing, OpenBody, PermitsBody,

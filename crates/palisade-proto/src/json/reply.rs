@@ -381,6 +381,21 @@ pub struct HealthReply {
     pub certificate_expires_at: Option<String>,
 }
 
+/// The caller as the server knows it, and the server that answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WhoamiReply {
+    /// The caller's principal; `null` if the server has no access file, so that everybody may do everything.
+    pub principal: Option<String>,
+    /// Which authority this is, for its whole life.
+    pub authority: String,
+    /// Changes with every restore from a backup.
+    pub incarnation: String,
+    /// The version of the server that answers; the nodes of a cluster may differ.
+    pub version: String,
+    /// The server's wall clock, as RFC 3339 in UTC.
+    pub time: String,
+}
+
 /// The body of every error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorReply {

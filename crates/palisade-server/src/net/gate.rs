@@ -79,6 +79,10 @@ impl Gate {
         })
     }
 
+    pub(super) fn lease_keys(&self) -> &LeaseKeys {
+        &self.lease_keys
+    }
+
     pub(super) fn quotas(&self) -> &Quotas {
         &self.quotas
     }

@@ -36,6 +36,7 @@ pub(super) struct LeaseKeys(Vec<Ciphers>);
 struct Ciphers {
     leases: Aes128,
     requests: Aes128,
+    fingerprint: String,
 }
 
 impl Ciphers {
@@ -46,11 +47,35 @@ impl Ciphers {
         Ciphers {
             leases: Aes128::new(&leases.into()),
             requests: Aes128::new(&requests.into()),
+            fingerprint: fingerprint(secret),
         }
     }
 }
 
+/// Tells keys apart without giving anything of them away: 32 bits of an HMAC under the key, which is random.
+fn fingerprint(secret: &[u8; 32]) -> String {
+    let derived = ClusterSecret(*secret).derive(&["fingerprint of a lock token key"]);
+    derived[..4]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// The fingerprint of the key in a server's data directory, as its metrics show it; `None` if there is no file.
+///
+/// # Errors
+/// The file cannot be read, or is not a key.
+pub fn lock_token_fingerprint(data: &Path) -> io::Result<Option<String>> {
+    let secret = LeaseKeys::read(&data.join(LOCK_TOKEN_FILE))?;
+    Ok(secret.as_ref().map(fingerprint))
+}
+
 impl LeaseKeys {
+    /// The fingerprints of the keys.
+    pub(super) fn fingerprints(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|ciphers| &*ciphers.fingerprint)
+    }
+
     /// Reads the file, and makes it where there is none. A node of a cluster uses the key of all nodes and makes none. With
     /// the file of a single server, it accepts the keys that this server granted.
     pub(super) fn open(
@@ -227,8 +252,11 @@ mod tests {
         let path = dir.path().join(LOCK_TOKEN_FILE);
         let open = |cluster: Option<&ClusterSecret>| LeaseKeys::open(Some(&path), cluster);
         let cluster = ClusterSecret([1; 32]);
-        open(Some(&cluster)).unwrap();
+        let node = open(Some(&cluster)).unwrap();
         assert!(!path.exists(), "a node has the cluster's key");
+        let shown_by =
+            |keys: &LeaseKeys| keys.fingerprints().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(shown_by(&node).len(), 1);
         let token = shown(&open(None).unwrap(), marked(1));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -237,6 +265,9 @@ mod tests {
         // grants.
         let member = open(Some(&cluster)).unwrap();
         assert_eq!(asked(&member, token), marked(1));
+        // The two keys of this node show that the other nodes lack one of them.
+        let of_file = lock_token_fingerprint(dir.path()).unwrap().unwrap();
+        assert_eq!(shown_by(&member), [shown_by(&node), vec![of_file]].concat());
         let granted = shown(&member, marked(2));
         let joiner = LeaseKeys::open(None, Some(&cluster)).unwrap();
         assert_eq!(asked(&joiner, granted), marked(2));

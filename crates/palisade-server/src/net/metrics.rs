@@ -219,6 +219,22 @@ impl Metrics {
                 "# HELP {FREE} Free bytes of the disk that has the data directory\n# TYPE {FREE} gauge\n{FREE} {free}\n"
             );
         }
+        if let Some((open, limit)) = descriptors() {
+            let _ = write!(
+                text,
+                "# HELP {OPEN_FILES} Files and connections that the process has open\n# TYPE {OPEN_FILES} gauge\n\
+             {OPEN_FILES} {open}\n\
+             # HELP {MOST_FILES} How many it may have open\n# TYPE {MOST_FILES} gauge\n{MOST_FILES} {limit}\n"
+            );
+        }
+        let _ = write!(
+            text,
+            "# HELP {KEYS} The keys of lock_tokens that this server accepts, each with a fingerprint; the same on all nodes\n\
+         # TYPE {KEYS} gauge\n"
+        );
+        for key in self.gate.lease_keys().fingerprints() {
+            let _ = writeln!(text, "{KEYS}{{fingerprint=\"{key}\"}} 1");
+        }
     }
 
     /// Refusals for a quota, by its bound.
@@ -494,6 +510,17 @@ impl Metrics {
 /// The name that Prometheus' own libraries give it.
 const START: &str = "process_start_time_seconds";
 const FREE: &str = "palisade_disk_free_bytes";
+/// These two names, too.
+const OPEN_FILES: &str = "process_open_fds";
+const MOST_FILES: &str = "process_max_fds";
+const KEYS: &str = "palisade_lock_token_key_info";
+
+/// How many files are open, and how many may be.
+fn descriptors() -> Option<(usize, u64)> {
+    let open = std::fs::read_dir("/proc/self/fd").ok()?.count();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    Some((open, limit.current.unwrap_or(u64::MAX)))
+}
 
 /// The kernel counts a process's start from boot, and knows when that was.
 fn started() -> Option<u64> {

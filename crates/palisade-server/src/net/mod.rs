@@ -53,7 +53,7 @@ mod watchers;
 pub use self::http::document as openapi;
 pub use cluster::{Change, Changing, Cluster, Losing, NotChanged};
 pub use error::ServeError;
-pub use lease_keys::LOCK_TOKEN_FILE;
+pub use lease_keys::{LOCK_TOKEN_FILE, lock_token_fingerprint};
 pub use secrets::ClusterSecret;
 pub use sequencer::{KEY_FILE, KeyFileError, SequencerKeys};
 pub use serve::{Serving, Shutdown, serve};

@@ -108,9 +108,10 @@ enum Asked {
     Advance,
     Add,
     View,
+    Whoami,
 }
 
-const ALL: [Asked; 18] = [
+const ALL: [Asked; 19] = [
     Asked::Acquire,
     Asked::Renew,
     Asked::Proclaim,
@@ -129,6 +130,7 @@ const ALL: [Asked; 18] = [
     Asked::Advance,
     Asked::Add,
     Asked::View,
+    Asked::Whoami,
 ];
 
 impl Asked {
@@ -145,7 +147,7 @@ impl Asked {
             Asked::List => &["observe", "both", "elsewhere"],
             // Of a lock that it may hold, in either way, or observe.
             Asked::Report => &["hold", "share", "observe", "both"],
-            Asked::Status => &[
+            Asked::Status | Asked::Whoami => &[
                 "hold",
                 "share",
                 "observe",
@@ -217,6 +219,7 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
             r#"{"node":"1","peer":"127.0.0.1:1","promote":false}"#.to_owned(),
         ),
         Asked::View => ("GET", "/v1/cluster", String::new()),
+        Asked::Whoami => ("GET", "/v1/whoami", String::new()),
     };
     http_of(server, (method, path, body), token).await
 }
@@ -290,7 +293,8 @@ fn operation(asked: Asked) -> Option<Operation> {
         | Asked::Report
         | Asked::Advance
         | Asked::Add
-        | Asked::View => return None,
+        | Asked::View
+        | Asked::Whoami => return None,
     })
 }
 

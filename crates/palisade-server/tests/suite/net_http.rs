@@ -444,6 +444,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "get /v1/ranking",
         "get /v1/status",
         "get /v1/watch",
+        "get /v1/whoami",
         "post /v1/clock/advance",
         "post /v1/cluster/add",
         "post /v1/cluster/promote",

@@ -86,6 +86,11 @@ impl Connection {
         })
     }
 
+    /// The file of the caller's bearer token, if one was named.
+    pub(crate) fn token_file(&self) -> Option<&Path> {
+        self.certificates.token_file.as_deref()
+    }
+
     /// The certificates for https://.
     pub(crate) fn tls(&self) -> TlsFiles {
         self.certificates.tls()
@@ -153,7 +158,7 @@ pub(crate) struct LockArgs {
     /// Without this option every request gets an id of its own.
     #[arg(long, value_name = "ID", value_parser = value::client_id)]
     pub(crate) client_id: Option<String>,
-    /// Text shown with the holder, at most 256 bytes.
+    /// Text shown with the holder, at most 256 bytes; '' for none [default of `run`: USER@HOST PROGRAM].
     #[arg(long, value_name = "TEXT", value_parser = value::metadata)]
     pub(crate) metadata: Option<String>,
     #[command(flatten)]

@@ -157,20 +157,17 @@ async fn replace(args: ReplaceArgs, out: Out) -> Result<(), Failure> {
 /// The addresses, which may be several, separated by commas.
 pub(super) fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
     // As the client takes them: one scheme may stand for all.
-    let bare = connection.authority.replace("palisade://", "http://");
-    let scheme = if bare.starts_with("https://") {
-        "https"
-    } else {
-        "http"
-    };
-    let urls: Vec<String> = bare
-        .split(',')
-        .map(
-            |url| match url.contains("://") || url.starts_with("unix:") {
-                true => url.to_owned(),
-                false => format!("{scheme}://{url}"),
-            },
-        )
+    let secure = connection.authority.starts_with("https://");
+    let scheme = if secure { "https" } else { "http" };
+    let usual = connection.authority.starts_with("palisade://");
+    let urls = connection.authority.split(',');
+    let urls: Vec<String> = urls
+        .map(|url| match url.strip_prefix("palisade://") {
+            Some(place) => format!("http://{}", with_port(place)),
+            None if url.contains("://") || url.starts_with("unix:") => url.to_owned(),
+            None if usual => format!("http://{}", with_port(url.trim())),
+            None => format!("{scheme}://{}", url.trim()),
+        })
         .collect();
     let known = |url: &String| {
         ["http://", "https://", "unix:"]
@@ -188,6 +185,15 @@ pub(super) fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
             let nodes = nodes.map_err(|error| Failure::usage(error.to_string()))?;
             Ok(nodes.with_token(token))
         }
+    }
+}
+
+/// A place of palisade://, which has a usual port.
+fn with_port(place: &str) -> String {
+    let port = place.rsplit_once(':').map(|(_, port)| port);
+    match port.is_some_and(|port| !port.contains(']')) {
+        true => place.to_owned(),
+        false => format!("{}:7420", place.trim_end_matches('/')),
     }
 }
 

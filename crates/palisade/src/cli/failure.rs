@@ -32,7 +32,7 @@ pub(crate) struct Failure {
 }
 
 /// Whether the URL names a Palisade server, not another system.
-fn is_palisade(url: &str) -> bool {
+pub(super) fn is_palisade(url: &str) -> bool {
     ["palisade://", "http://", "https://", "unix:"]
         .iter()
         .any(|scheme| url.starts_with(scheme))

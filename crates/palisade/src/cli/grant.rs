@@ -71,12 +71,13 @@ pub(super) async fn acquire(args: &AcquireArgs, out: Out) -> Result<(), Failure>
     let client = args.lock_args.connection.open(Options::default()).await?;
     let leases = args.lock_args.acquire(&client, args.lock_args.wait());
     let leases = leases.await.map_err(|error| Failure::of(&error, url))?;
-    let printed = match &*leases {
-        [] => Ok(()),
-        _ if out.json => out.value(&reply(&leases)),
-        _ if args.export => out.text(&export(&leases, url)),
-        _ => out.text(&describe(&leases, url, out)),
+    let text = match &*leases {
+        [] => String::new(),
+        _ if out.json => reply(&leases).to_string(),
+        _ if args.export => export(&leases, url),
+        _ => describe(&leases, url, out),
     };
+    let printed = out.delivered(&text);
     if printed.is_err() {
         // Nobody read the secret, so nobody could ever release the lock.
         for lease in leases {

@@ -244,6 +244,29 @@ Examples:
   palisade history orders --token 7
   palisade history --client web-1 --since 2026-11-28T02:00:00Z --until 2026-11-28T03:00:00Z --json";
 
+pub(super) const DOCTOR: &str = "\
+Looks at the servers of --authority and at this client, and says of each finding how it is and what to type next: addresses \
+and names, who this client is there, certificates and their ends, clocks, disks, descriptors, keys, versions, the cluster; \
+with --grant the time to a grant, and with --fence the fences of a database.
+
+With DIR it looks at a data directory or a backup instead: whether it is whole, and what is in it. It changes nothing, and a \
+server may run on it.
+
+Everything is asked at once, and nothing is waited for longer than some seconds: an address that hangs hides no other.";
+
+pub(super) const DOCTOR_AFTER: &str = "\
+A finding is ok, a note (nothing has to be done), a warning (it will become a problem), a problem, or unknown (it could not \
+be looked at). With --json each is one line.
+
+Exit status: 0 nothing to do, 1 at least one warning or problem, 125 none as far as it could look; 2 wrong command line
+
+Examples:
+  palisade doctor
+  palisade doctor --authority https://a:7420,https://b:7420,https://c:7420 --grant
+  palisade doctor --fence postgres://app@db/orders
+  palisade doctor /var/lib/palisade
+  palisade doctor /backups/today --json | jq -r 'select(.state == \"problem\")'";
+
 pub(super) const WATCH_AFTER: &str = "\
 Events are news, not proof: a holder relies on its own deadline, not on an event.
 

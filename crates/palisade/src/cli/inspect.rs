@@ -57,7 +57,10 @@ fn row(view: &LockView) -> [String; 5] {
             holder.token.to_string(),
             millis(holder.remaining.as_millis()),
             match (view.reader_count, kind(view)) {
-                (0, _) => holder.client.to_string(),
+                (0, _) => match &view.metadata {
+                    Some(text) => format!("{}  {}", holder.client, printable(text)),
+                    None => holder.client.to_string(),
+                },
                 (1, kind) => format!("{} ({kind})", holder.client),
                 (many, kind) => format!("{} and {} more ({kind})", holder.client, many - 1),
             },

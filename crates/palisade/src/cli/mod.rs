@@ -16,6 +16,7 @@ mod cluster;
 mod cluster_check;
 mod config;
 mod demo;
+mod doctor;
 mod election;
 mod failure;
 mod fence;
@@ -115,6 +116,9 @@ enum Command {
     Watch(args::WatchArgs),
     /// Tell who held a lock, since when, how it ended, and which late writes were refused
     History(history::HistoryArgs),
+    /// Look at servers, a client, fences, a directory or a backup, and say what to do next
+    #[command(long_about = help::DOCTOR)]
+    Doctor(Box<doctor::DoctorArgs>),
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
@@ -199,6 +203,7 @@ impl Command {
             Command::Show(args) => return wait_for(inspect::show(&args, out)),
             Command::Watch(args) => wait_for(inspect::watch(&args, out)),
             Command::History(args) => wait_for(history::carry_out(&args, out)),
+            Command::Doctor(args) => return doctor::carry_out(&args, out),
             Command::Break(args) => wait_for(inspect::revoke(&args, out)),
             Command::Open(args) => wait_for(inspect::reopen(&args, out)),
             Command::Permits(args) => wait_for(inspect::resize(&args, out)),

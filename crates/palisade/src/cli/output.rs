@@ -41,6 +41,11 @@ impl Out {
         write(&line)
     }
 
+    /// Prints text that has to be read. Without a reader it is a failure.
+    pub(crate) fn delivered(self, text: &str) -> Result<(), Failure> {
+        put(text).map_err(not_written)
+    }
+
     /// Emphasises the most important word of a line.
     pub(crate) fn strong(self, text: &str) -> String {
         self.style("1", text)
@@ -99,12 +104,19 @@ pub(super) fn colour_is_wanted() -> bool {
 }
 
 fn write(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = writeln!(out, "{text}").and_then(|()| out.flush());
-    match written {
+    match put(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => other.map_err(|error| Failure::local(format!("standard output: {error}"))),
+        other => other.map_err(not_written),
     }
+}
+
+fn put(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush())
+}
+
+fn not_written(error: io::Error) -> Failure {
+    Failure::local(format!("standard output: {error}"))
 }
 
 /// Names and values in aligned columns.

@@ -13,6 +13,7 @@ mod freeze;
 mod group;
 mod guard;
 mod hook;
+mod job_name;
 mod patience;
 mod renewals;
 mod signals;
@@ -48,6 +49,9 @@ const NOT_FOUND: u8 = 127;
 
 /// Holds the lock while the command runs; the status is the command's.
 pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
+    let mut args = args.clone();
+    args.lock_args.metadata = job_name::metadata(&args.lock_args, &args.command);
+    let args = &args;
     match hold_and_finish(args, out.quiet(args.quiet)) {
         Err(conflict) if conflict.is_conflict() => {
             if args.quiet {

@@ -1,4 +1,4 @@
-//! The unsafe part: the code that runs in the job's process between fork and exec, and the signal mask.
+//! The unsafe part: the code that runs in the job's process between fork and exec, the signal mask, and the names of users.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -46,6 +46,31 @@ impl BeforeExec {
             let _ = set_foreground(terminal.as_fd(), group);
         }
         Ok(())
+    }
+}
+
+/// Lets `command` begin in a session of its own, away from the terminal's signals and from signals to whole groups.
+///
+/// The fork of this process has its handlers of signals, so that none ends it before it has left the group.
+pub(super) fn begin_session(command: &mut Command) {
+    // SAFETY: the closure makes one system call, which is async-signal-safe; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+}
+
+/// The name of a user by the system's directories of users, which may be on other machines and take any time.
+pub(super) fn user_name(uid: u32) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 16 << 10];
+    // SAFETY: all zeroes is a value of the plain structure. The buffer is as long as the call is told, and outlives `user`,
+    // whose strings are in it and end with a zero.
+    unsafe {
+        let mut user: libc::passwd = std::mem::zeroed();
+        let mut found = std::ptr::null_mut();
+        let length = buffer.len();
+        let failed = libc::getpwuid_r(uid, &mut user, buffer.as_mut_ptr(), length, &mut found);
+        if failed != 0 || found.is_null() || user.pw_name.is_null() {
+            return None;
+        }
+        Some(std::ffi::CStr::from_ptr(user.pw_name).to_bytes().to_vec())
     }
 }
 

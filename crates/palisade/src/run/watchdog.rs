@@ -28,6 +28,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
 use super::group::{self, KilledParent};
+use super::sys;
 use crate::cli::FAILED;
 
 /// The argument that marks the second process. No user types it, and clap does not know it.
@@ -142,6 +143,8 @@ impl Watchdog {
             .env_clear()
             .current_dir("/");
         command.stdin(reader).stdout(writer).stderr(Stdio::null());
+        // From its first moment: it must outlive a signal to the group that this process is in.
+        sys::begin_session(&mut command);
         let child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => io::Error::other("no /proc/self/exe: is /proc mounted?"),
             _ => error,
@@ -233,8 +236,6 @@ pub(crate) fn intercept() -> Option<ExitCode> {
 }
 
 fn watch() -> io::Result<()> {
-    // Away from the terminal's signals and from signals to whole groups.
-    rustix::process::setsid()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -276,7 +276,7 @@ fn past(data: &Path, member: bool) -> net::Past {
 }
 
 /// The history's file in the directory of the authority. A backup does not have it.
-const HISTORY_FILE: &str = "history.redb";
+pub(crate) const HISTORY_FILE: &str = "history.redb";
 
 /// Called before the start is announced, so a reader of the announcement has seen every warning.
 fn warn_of_exposure(settings: &Settings) {

@@ -41,7 +41,7 @@ fn auth(file: &Path, arguments: &[&str]) -> std::process::Output {
 }
 
 /// A new token's text and id.
-fn token(file: &Path, principal: &str) -> (String, String) {
+pub(crate) fn token(file: &Path, principal: &str) -> (String, String) {
     let made = auth(file, &["token", "new", principal, "--json"]);
     assert_eq!(status(&made), 0, "{}", text(&made.stderr));
     let made = json(&made.stdout);

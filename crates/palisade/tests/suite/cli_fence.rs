@@ -190,10 +190,11 @@ fn raised(store: &Store, floor: u64) {
 }
 
 /// The names of a directory's files, and its identity: opening it changes both. The log is not compared, because the store
-/// may write a mark into it whenever it is idle.
+/// may write a mark into it whenever it is idle; and its next segment comes when it is prepared.
 fn files(dir: &std::path::Path) -> (Vec<std::ffi::OsString>, String) {
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.retain(|name| name != "next.seg");
     names.sort();
     (
         names,
@@ -411,12 +412,18 @@ fn what_is_open_is_said_and_a_holder_in_the_way_is_ended() {
     run("CREATE TABLE ev (id int) PARTITION BY RANGE (id)");
     said(&["install", "postgres", url, "ev"]);
     assert!(!said(&["ls", "--url", url]).contains("open:"));
+    let authority = crate::common::Server::start();
+    let doctor = || authority.output(&["doctor", "--fence", url]);
+    assert!(text(&doctor().stdout).contains("1 resource is fenced, and no door is open"));
     run("CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (0) TO (100)");
     let listed = said(&["ls", "--url", url]);
     assert!(
         listed.contains("open: ev_1: ") && listed.contains("TRUNCATE"),
         "{listed}"
     );
+    let found = doctor();
+    assert_eq!(status(&found), 1);
+    assert!(text(&found.stdout).contains("these doors are open: ev_1: "));
     assert!(!said(&["install", "postgres", url, "ev"]).contains("open:"));
     assert!(said(&["unblock", "ev", "--url", url]).contains("no transaction has ev"));
     run("BEGIN; SET LOCAL palisade.lease_left_ms = 999999999; SELECT palisade_claim('ev', 1)");

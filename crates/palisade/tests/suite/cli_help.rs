@@ -64,6 +64,7 @@ fn every_command_has_help_and_no_flag_takes_a_secret() {
         "show",
         "watch",
         "history",
+        "doctor",
         "break",
         "permits",
         "store",

@@ -7,6 +7,38 @@ use std::process::{Command, Stdio};
 use crate::common::{Run, Server, json, palisade, status, text};
 use serde_json::Value;
 
+/// Without a reader nobody could release the lock. The control is a listing, which ends quietly.
+#[test]
+fn a_grant_that_nobody_reads_is_given_back() {
+    let server = Server::start();
+    let unread = |arguments: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = server.palisade(arguments);
+        command.stdout(writer).stderr(Stdio::piped());
+        command.spawn().unwrap().wait_with_output().unwrap()
+    };
+    let given_back = unread(&["acquire", "x", "--ttl", "1h"]);
+    assert_eq!(status(&given_back), 125);
+    assert!(text(&given_back.stderr).contains("standard output"));
+    assert_eq!(server.show("x")["holder"], Value::Null);
+    server.output(&["acquire", "y", "--ttl", "1h"]);
+    for quiet in [
+        &["ls"][..],
+        &["show", "y"],
+        &["doctor"],
+        &["--help"],
+        &["history"],
+    ] {
+        let output = unread(quiet);
+        assert_eq!(
+            (status(&output), text(&output.stderr)),
+            (0, String::new()),
+            "{quiet:?}"
+        );
+    }
+}
+
 #[test]
 fn acquire_prints_what_the_holder_needs() {
     let server = Server::start();

@@ -14,6 +14,7 @@ use palisade_access::{Access, Bearer, Credential, Principal, Unknown};
 use super::{Gate, denied, name, unauthenticated};
 use crate::net::audit::Audit;
 use crate::net::convert::Refusal;
+use crate::net::quota::Demand;
 use crate::net::rules::{Rules, wall_seconds};
 use crate::shell::{Caller, Origin, Peer};
 
@@ -145,6 +146,13 @@ impl Gate {
             (Some(rules), Some(known)) => Ok(Some((rules, known))),
             (Some(_), None) => Err(unauthenticated(&Unknown::Nothing)),
         }
+    }
+
+    /// The principal of a caller under the current rules; `None` without rules.
+    pub(in crate::net) fn principal(&self, who: &Who) -> Result<Option<Principal>, Refusal> {
+        let now = self.recorded(who, self.now(who))?;
+        self.admit(who, None, Demand::request)?;
+        Ok(now.map(|(_, principal)| principal))
     }
 
     /// Authenticates the caller again under the current rules: a token may have been revoked or have expired since.

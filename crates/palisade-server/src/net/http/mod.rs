@@ -65,6 +65,7 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
         .route_layer(to_leader());
     let of_every_node = Router::new()
         .route("/v1/cluster", get(cluster::view))
+        .route("/v1/whoami", get(ops::whoami))
         .route("/healthz", get(ops::health))
         .route("/.well-known/jwks.json", get(sequencer::keys))
         .route("/readyz", get(cluster::ready))

@@ -43,6 +43,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         history::read,
         history::report,
         ops::status,
+        ops::whoami,
         ops::advance,
         ops::health,
         ops::metrics,

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
 use axum::response::IntoResponse;
 use palisade_proto::Code;
-use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply};
+use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply, WhoamiReply};
 
 use super::input::{Admin, Input};
 use crate::net::calls::Calls;
@@ -16,7 +16,8 @@ use crate::net::gate::{Gate, Pipeline, Who};
 use crate::net::metrics::{Format, Metrics};
 use crate::net::ranking::Ranking;
 use crate::net::reply::{Json, Problem, Refusals, Reply};
-use palisade_pipeline::{Answer, Request};
+use palisade_pipeline::clock::wall;
+use palisade_pipeline::{Answer, Identity, Request};
 
 /// Show the authority's state
 #[utoipa::path(
@@ -39,6 +40,35 @@ pub(super) async fn status(
         ))),
         other => Err(refusal(other).into()),
     }
+}
+
+/// Show who the caller is, and which server answers
+///
+/// Every node of a cluster answers for itself. It says nothing about locks, so it needs no right; where there is an
+/// access file, an unknown caller is refused.
+#[utoipa::path(
+    get,
+    path = "/v1/whoami",
+    tag = "operation",
+    responses((status = 200, description = "The caller and the server.", body = WhoamiReply), Refusals)
+)]
+pub(super) async fn whoami(
+    State(gate): State<Arc<Gate>>,
+    State(pipeline): State<Pipeline>,
+    who: Who,
+) -> Reply<WhoamiReply> {
+    let principal = gate.principal(&who)?;
+    let Identity {
+        authority,
+        incarnation,
+    } = pipeline.identity();
+    Ok(Json(WhoamiReply {
+        principal: principal.map(|principal| principal.name().to_owned()),
+        authority: authority.as_str().to_owned(),
+        incarnation: incarnation.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        time: json::wall_time(wall()),
+    }))
 }
 
 /// Advance a manual clock

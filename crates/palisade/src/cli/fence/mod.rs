@@ -8,6 +8,7 @@
 //! ```
 
 mod data_dir;
+mod doctor;
 mod files;
 mod install;
 mod k8s;
@@ -25,6 +26,8 @@ use clap::{Args, Subcommand};
 use palisade_core::{AuthorityId, Token};
 use palisade_fence::{Door, FenceState, Listed, Written};
 use serde_json::{Value, json};
+
+pub(super) use doctor::look;
 
 use super::failure::Failure;
 use super::output::{Out, facts, table};

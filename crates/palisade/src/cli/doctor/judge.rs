@@ -1,0 +1,649 @@
+//! What the answers of one node mean.
+
+use palisade_client::without_secrets;
+use palisade_proto::Code;
+use serde_json::json;
+
+use super::super::output::millis;
+use super::finding::Finding;
+use super::node::{Answers, Introduction, Metrics, Node, NotReached};
+use crate::cluster::Error;
+
+/// A wall clock that differs by more than this makes times in logs and histories misleading.
+const SKEW_MS: u64 = 2_000;
+/// By then, credentials with a time are refused too early or too late.
+const FAR_MS: u64 = 60_000;
+
+const DAY: u64 = 86_400;
+/// As in `deploy/alerts.yaml`.
+const CERTIFICATE_DAYS: u64 = 7;
+const CA_DAYS: u64 = 30;
+const LIST_DAYS: u64 = 1;
+
+/// The history stops below this.
+pub(super) const LITTLE_ROOM: u64 = 256 << 20;
+
+/// The findings about one node. `alone`: no address answered, so nothing at all is known about the servers.
+pub(super) fn node(node: &Node, alone: bool, now_ms: u64) -> Vec<Finding> {
+    let at = without_secrets(&node.url);
+    let answers = match &node.answers {
+        Ok(answers) => answers,
+        Err(why) => return vec![not_reached(&at, node, why, alone)],
+    };
+    if let Err(error) = &answers.health {
+        return vec![match is_silence(error) {
+            true => no_answer(&at, error, alone),
+            false => odd_answer(&at, error),
+        }];
+    }
+    let mut findings = vec![address(&at, node, answers)];
+    findings.extend(ready(&at, answers));
+    findings.extend(certificate(&at, answers, now_ms));
+    findings.push(identity(&at, answers));
+    findings.extend(clock(&at, answers));
+    match &answers.metrics {
+        Ok(metrics) => findings.extend(figures(&at, metrics, now_ms)),
+        Err(error) => findings.push(no_figures(&at, error)),
+    }
+    findings
+}
+
+fn not_reached(at: &str, node: &Node, why: &NotReached, alone: bool) -> Finding {
+    let finding = |what: String| match alone {
+        true => Finding::unknown("address", at, what),
+        false => Finding::problem("address", at, what),
+    };
+    match why {
+        NotReached::Name(why) => finding(format!("its name is not resolved: {why}"))
+            .next("correct --authority or PALISADE_AUTHORITY, or look at the name service: getent hosts NAME"),
+        NotReached::Connection(why) => {
+            let found = match node.addresses.is_empty() {
+                true => String::new(),
+                false => format!(" ({})", node.addresses.join(", ")),
+            };
+            finding(format!("no connection{found}: {why}"))
+                .next("look whether a server runs and listens there: systemctl status palisade; ss -ltn")
+        }
+    }
+}
+
+fn no_answer(at: &str, error: &Error, alone: bool) -> Finding {
+    let what = format!(
+        "it accepts connections and does not answer: {}",
+        why(at, error)
+    );
+    let finding = match alone {
+        true => Finding::unknown("address", at, what),
+        false => Finding::problem("address", at, what),
+    };
+    finding.next("read its log: journalctl -u palisade; docs: operate/runbook/hung-node.md")
+}
+
+/// Whether it said nothing in time, so that nothing is known of it.
+fn is_silence(error: &Error) -> bool {
+    matches!(error, Error::Unreachable(why) if why.contains("no answer within"))
+}
+
+/// A certificate that is refused, another program, or a server that refuses everybody.
+fn odd_answer(at: &str, error: &Error) -> Finding {
+    let next = match at.starts_with("https://") {
+        true => "correct the certificates or the scheme; docs: operate/runbook/certificates.md",
+        false => "correct the port or the scheme: look what listens there with ss -ltnp",
+    };
+    Finding::problem(
+        "address",
+        at,
+        format!("no lock server can be asked there: {}", why(at, error)),
+    )
+    .next(next)
+}
+
+fn address(at: &str, node: &Node, answers: &Answers) -> Finding {
+    let took = millis(answers.took.as_millis());
+    let named = node.addresses.iter().any(|found| !at.contains(&**found));
+    let what = match named {
+        true => format!("answers in {took}, at {}", node.addresses.join(", ")),
+        false => format!("answers in {took}"),
+    };
+    Finding::ok("address", at, what).data(json!({
+        "addresses": node.addresses,
+        "answered_ms": answers.took.as_millis(),
+    }))
+}
+
+/// Whether it can grant locks, or knows the node that can.
+fn ready(at: &str, answers: &Answers) -> Option<Finding> {
+    let health = answers.health.as_ref().ok()?;
+    if health.status == "starting" {
+        let what = "it is starting: it reads its log, or waits for the other nodes";
+        return Some(Finding::warning("serving", at, what).next("type this again in a minute"));
+    }
+    Some(match &answers.ready {
+        Ok(ready) => Finding::ok(
+            "serving",
+            at,
+            match &ready.leader {
+                Some(leader) => format!("forwards to the leader, {leader}"),
+                None => "grants locks".to_owned(),
+            },
+        ),
+        Err(error) => {
+            let next = match health.log_full {
+                true => "free some of the disk; docs: operate/runbook/disk-full.md",
+                false => "palisade cluster status; docs: operate/runbook/no-majority.md",
+            };
+            let what = format!("it cannot grant locks: {}", why(at, error));
+            Finding::problem("serving", at, what).next(next)
+        }
+    })
+}
+
+fn certificate(at: &str, answers: &Answers, now_ms: u64) -> Option<Finding> {
+    let ends = answers
+        .health
+        .as_ref()
+        .ok()?
+        .certificate_expires_at
+        .as_ref()?;
+    let second = ends.parse::<jiff::Timestamp>().ok()?.as_second();
+    let second = u64::try_from(second).unwrap_or(0);
+    let next = "put a new certificate and its key into the server's files: palisade auth cert HOST; it is taken without a restart";
+    Some(expiry(
+        "certificate",
+        at,
+        "its certificate",
+        second,
+        CERTIFICATE_DAYS,
+        now_ms,
+        next,
+    ))
+}
+
+/// When something ends, by the wall clock of this machine.
+pub(super) fn expiry(
+    about: &'static str,
+    at: &str,
+    subject: &str,
+    second: u64,
+    notice_days: u64,
+    now_ms: u64,
+    next: &str,
+) -> Finding {
+    let now = now_ms / 1_000;
+    let left = second.saturating_sub(now);
+    let data = json!({"expires": second, "days": left / DAY});
+    let finding = if second <= now {
+        let ago = millis((now - second).saturating_mul(1_000));
+        Finding::problem(about, at, format!("{subject} ended {ago} ago")).next(next)
+    } else if left < notice_days * DAY {
+        Finding::warning(about, at, format!("{subject} ends in {}", days(left))).next(next)
+    } else {
+        Finding::ok(about, at, format!("{subject} ends in {}", days(left)))
+    };
+    finding.data(data)
+}
+
+fn days(seconds: u64) -> String {
+    match seconds / DAY {
+        0 => millis(seconds.saturating_mul(1_000)),
+        1 => "1 day".to_owned(),
+        days => format!("{days} days"),
+    }
+}
+
+fn identity(at: &str, answers: &Answers) -> Finding {
+    match &answers.whoami {
+        Ok(Introduction { reply, .. }) => {
+            let data = json!({"principal": reply.principal, "authority": reply.authority, "incarnation": reply.incarnation});
+            let finding = match &reply.principal {
+                Some(principal) => {
+                    let what = format!("this client is {principal} at authority {}", reply.authority);
+                    Finding::ok("identity", at, what)
+                }
+                None if is_exposed(at) => {
+                    let what = format!(
+                        "authority {} has no access file: everybody who reaches this address may take and break any lock",
+                        reply.authority
+                    );
+                    Finding::warning("identity", at, what)
+                        .next("listen on 127.0.0.1, or name the callers: palisade serve --access FILE; docs: operate/access.md")
+                }
+                None => {
+                    let what = format!("authority {}; it has no access file", reply.authority);
+                    Finding::ok("identity", at, what)
+                }
+            };
+            finding.data(data)
+        }
+        Err(Error::Refused { code, message }) if code == Code::Unauthenticated.name() => {
+            Finding::problem("identity", at, format!("this client is not known there: {message}"))
+                .next("name your credential: --token-file FILE, PALISADE_TOKEN, or --client-cert with --client-key")
+        }
+        Err(Error::Refused { code, .. }) if code == Code::NotFound.name() => {
+            Finding::note("identity", at, "its version does not say whom it takes this client for")
+        }
+        Err(error) => Finding::unknown("identity", at, why(at, error)).next("type this again in a moment"),
+    }
+}
+
+/// Whether other machines reach it, and nothing encrypts or identifies.
+fn is_exposed(at: &str) -> bool {
+    let Some(place) = at.strip_prefix("http://") else {
+        return false;
+    };
+    let host = place.split('/').next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let host = host.trim_matches(['[', ']']);
+    let loopback = host
+        .parse::<std::net::IpAddr>()
+        .is_ok_and(|ip| ip.is_loopback());
+    !loopback && host != "localhost"
+}
+
+/// The server read its clock at some moment between the question and the answer.
+fn clock(at: &str, answers: &Answers) -> Option<Finding> {
+    let Introduction {
+        reply,
+        asked_ms,
+        heard_ms,
+    } = answers.whoami.as_ref().ok()?;
+    let there = reply.time.parse::<jiff::Timestamp>().ok()?.as_millisecond();
+    let there = u64::try_from(there).ok()?;
+    let (ahead, behind) = (
+        there.saturating_sub(*heard_ms),
+        asked_ms.saturating_sub(there),
+    );
+    let (apart, way) = match ahead > 0 {
+        true => (ahead, "ahead of"),
+        false => (behind, "behind"),
+    };
+    let middle = i128::from(asked_ms.midpoint(*heard_ms));
+    let data = json!({"difference_ms": (i128::from(there) - middle) as i64});
+    let finding = if apart <= SKEW_MS {
+        let bound = millis(heard_ms.saturating_sub(*asked_ms) + apart);
+        Finding::ok(
+            "clock",
+            at,
+            format!("agrees with this machine's, within {bound}"),
+        )
+    } else {
+        let what = format!(
+            "its clock is {} {way} this machine's; leases do not depend on it",
+            millis(apart)
+        );
+        let (finding, effect) = match apart > FAR_MS {
+            true => (
+                Finding::problem as fn(&'static str, &str, String) -> Finding,
+                "; certificates and tokens do, and times in histories",
+            ),
+            false => (
+                Finding::warning as fn(&'static str, &str, String) -> Finding,
+                "; times in logs and histories do",
+            ),
+        };
+        finding("clock", at, what + effect)
+            .next("compare both with a third clock, and synchronise: timedatectl; chronyc tracking")
+    };
+    Some(finding.data(data))
+}
+
+fn no_figures(at: &str, error: &Error) -> Finding {
+    let left_out = "disk, descriptors and keys were not looked at";
+    match error {
+        Error::Refused { code, .. }
+            if code == Code::Forbidden.name() || code == Code::Unauthenticated.name() =>
+        {
+            Finding::note(
+                "figures",
+                at,
+                format!("this client may not read its metrics, so {left_out}"),
+            )
+            .next("type this with the credential of an operator, who may observe all locks")
+        }
+        other => Finding::unknown("figures", at, format!("{}; {left_out}", why(at, other))),
+    }
+}
+
+/// Findings from the metrics.
+pub(super) fn figures(at: &str, metrics: &Metrics, now_ms: u64) -> Vec<Finding> {
+    let is_set = |name: &str| metrics.count(name).is_some_and(|value| value > 0);
+    let mut findings = Vec::new();
+    findings.extend(metrics.count("palisade_disk_free_bytes").map(|free| {
+        let full = is_set("palisade_log_full") || is_set("palisade_cluster_disk_full");
+        disk(at, free, full)
+    }));
+    let limits = [
+        (
+            "descriptors",
+            "process_open_fds",
+            "process_max_fds",
+            "raise LimitNOFILE= of the unit, and restart the server",
+        ),
+        (
+            "connections",
+            "palisade_connections",
+            "palisade_connections_limit",
+            "find who opens them (ss -tn), or raise --connections; docs: operate/sizing.md",
+        ),
+    ];
+    for (about, used, limit, next) in limits {
+        let figures = metrics.count(used).zip(metrics.count(limit));
+        findings.extend(figures.map(|(used, limit)| usage(about, at, used, limit, next)));
+    }
+    for (name, subject, notice, next) in [
+        (
+            "palisade_client_ca_expires_timestamp_seconds",
+            "a CA of its clients",
+            CA_DAYS,
+            "put the new CA into the file of --tls-client-ca; docs: operate/runbook/certificates.md",
+        ),
+        (
+            "palisade_client_crl_expires_timestamp_seconds",
+            "its list of revoked certificates",
+            LIST_DAYS,
+            "put a new list into the file of --tls-client-crl",
+        ),
+        (
+            "palisade_auth_token_expires_timestamp_seconds",
+            "the first token in its access file",
+            CERTIFICATE_DAYS,
+            "palisade auth token new PRINCIPAL, and give it to its owner; docs: operate/runbook/certificates.md",
+        ),
+    ] {
+        let second = metrics.count(name).filter(|second| *second > 0);
+        findings.extend(
+            second.map(|second| expiry("certificate", at, subject, second, notice, now_ms, next)),
+        );
+    }
+    if metrics.count("palisade_next_token") == Some(0) {
+        let what = "the range of fencing tokens is used up: nothing is granted any more";
+        findings.push(
+            Finding::problem("tokens", at, what)
+                .next("begin a new authority, and re-arm the fences: palisade fence rearm"),
+        );
+    }
+    if is_set("palisade_history_unwritable") {
+        let what = "its history cannot be written; locks are granted all the same";
+        findings.push(
+            Finding::warning("history", at, what)
+                .next("free some of the disk, or read the server's log"),
+        );
+    }
+    if is_set("palisade_history_gaps_total") {
+        let what = "its history lacks changes";
+        findings.push(
+            Finding::note("history", at, what)
+                .next("palisade history says which; docs: operate/history.md"),
+        );
+    }
+    if is_set("palisade_audit_lost_total") {
+        let what = "lines of its audit file were lost";
+        findings.push(
+            Finding::warning("audit", at, what)
+                .next("free the disk of --audit, and read the server's log"),
+        );
+    }
+    findings
+}
+
+/// The room on the disk of a data directory.
+pub(super) fn disk(at: &str, free: u64, full: bool) -> Finding {
+    let mib = free >> 20;
+    let finding = if full {
+        Finding::problem(
+            "disk",
+            at,
+            format!("its log has no room, {mib} MiB are free: nothing is granted"),
+        )
+        .next("free some of the disk; docs: operate/runbook/disk-full.md")
+    } else if free < LITTLE_ROOM {
+        Finding::warning(
+            "disk",
+            at,
+            format!("only {mib} MiB are free; the history has stopped, and the log is next"),
+        )
+        .next("free some of the disk; docs: operate/runbook/disk-full.md")
+    } else {
+        Finding::ok("disk", at, format!("{mib} MiB are free"))
+    };
+    finding.data(json!({"free_bytes": free}))
+}
+
+/// A number that has a limit.
+fn usage(about: &'static str, at: &str, used: u64, limit: u64, next: &str) -> Finding {
+    let what = match limit {
+        u64::MAX => format!("{used} are open, without a limit"),
+        _ => format!("{used} of {limit} are open"),
+    };
+    // The metrics themselves take one.
+    let many = u128::from(used) * 10 >= u128::from(limit) * 8;
+    let finding = match (many, used >= limit) {
+        (_, true) => Finding::problem(about, at, what).next(next),
+        (true, _) => Finding::warning(about, at, what).next(next),
+        (false, _) => Finding::ok(about, at, what),
+    };
+    finding.data(json!({"open": used, "limit": limit}))
+}
+
+/// The reason without the address, which the finding names.
+fn why(at: &str, error: &Error) -> String {
+    error.to_string().replacen(&format!("{at}: "), "", 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use palisade_core::Span;
+    use palisade_proto::json::{HealthReply, ReadyReply, WhoamiReply};
+
+    use super::super::finding::State;
+    use super::*;
+
+    const NOW: u64 = 1_790_000_000_000;
+
+    fn timestamp(ms: u64) -> String {
+        let at = jiff::Timestamp::from_millisecond(i64::try_from(ms).unwrap()).unwrap();
+        format!("{at:.3}")
+    }
+
+    fn refused<T>(code: Code) -> Result<T, Error> {
+        Err(Error::Refused {
+            code: code.name().to_owned(),
+            message: "no".to_owned(),
+        })
+    }
+
+    /// A single server that is well.
+    fn well() -> Answers {
+        Answers {
+            health: Ok(HealthReply {
+                status: "serving".to_owned(),
+                log_full: false,
+                certificate_expires_at: None,
+            }),
+            took: Span::from_millis(1),
+            ready: Ok(ReadyReply {
+                status: "leading".to_owned(),
+                leader: None,
+            }),
+            whoami: Ok(Introduction {
+                reply: WhoamiReply {
+                    principal: None,
+                    authority: "a".to_owned(),
+                    incarnation: "i".to_owned(),
+                    version: "1.0.0".to_owned(),
+                    time: timestamp(NOW),
+                },
+                asked_ms: NOW,
+                heard_ms: NOW + 10,
+            }),
+            cluster: refused(Code::Refused),
+            metrics: Ok(Metrics::of(
+                "palisade_disk_free_bytes 9000000000\nprocess_open_fds 20\nprocess_max_fds 1024\n",
+            )),
+        }
+    }
+
+    fn seen(url: &str, change: impl FnOnce(&mut Answers)) -> Vec<Finding> {
+        let mut answers = well();
+        change(&mut answers);
+        let node = Node {
+            url: url.to_owned(),
+            addresses: vec!["127.0.0.1".to_owned()],
+            answers: Ok(Box::new(answers)),
+        };
+        super::node(&node, false, NOW)
+    }
+
+    /// The state of the one finding about something.
+    fn state(findings: &[Finding], about: &str) -> Option<State> {
+        let found = findings.iter().find(|finding| finding.about == about)?;
+        assert_eq!(
+            found.next.is_some(),
+            !matches!(found.state, State::Ok),
+            "{found:?}"
+        );
+        Some(found.state)
+    }
+
+    const HERE: &str = "http://127.0.0.1:7420";
+
+    /// The control of all tests below.
+    #[test]
+    fn a_server_that_is_well_has_nothing_but_good_findings() {
+        let findings = seen(HERE, |_| {});
+        assert!(
+            findings.iter().all(|finding| finding.state == State::Ok),
+            "{findings:?}"
+        );
+        let about: Vec<_> = findings.iter().map(|finding| finding.about).collect();
+        assert_eq!(
+            about,
+            [
+                "address",
+                "serving",
+                "identity",
+                "clock",
+                "disk",
+                "descriptors"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_clock_that_differs_is_found_beyond_the_time_of_the_answer() {
+        for (ahead, expected) in [
+            (0_i64, State::Ok),
+            (1_900, State::Ok),
+            (-1_900, State::Ok),
+            (2_100, State::Warning),
+            (-2_100, State::Warning),
+            (61_000, State::Problem),
+            (-61_000, State::Problem),
+        ] {
+            let findings = seen(HERE, |answers| {
+                let Ok(introduction) = &mut answers.whoami else {
+                    unreachable!()
+                };
+                introduction.reply.time = timestamp(NOW.saturating_add_signed(ahead));
+            });
+            assert_eq!(state(&findings, "clock"), Some(expected), "{ahead}");
+        }
+        // An answer that took long says nothing about the clock.
+        let findings = seen(HERE, |answers| {
+            let Ok(introduction) = &mut answers.whoami else {
+                unreachable!()
+            };
+            introduction.heard_ms = NOW + 3_000;
+            introduction.reply.time = timestamp(NOW + 3_000);
+        });
+        assert_eq!(state(&findings, "clock"), Some(State::Ok));
+    }
+
+    #[test]
+    fn a_certificate_that_ends_soon_is_a_warning_and_one_that_ended_a_problem() {
+        let day = 86_400_000;
+        for (ends, expected) in [
+            (NOW + 8 * day, State::Ok),
+            (NOW + 6 * day, State::Warning),
+            (NOW - day, State::Problem),
+        ] {
+            let findings = seen("https://127.0.0.1:7420", |answers| {
+                let Ok(health) = &mut answers.health else {
+                    unreachable!()
+                };
+                health.certificate_expires_at = Some(timestamp(ends));
+            });
+            assert_eq!(state(&findings, "certificate"), Some(expected), "{ends}");
+        }
+    }
+
+    #[test]
+    fn figures_near_their_limit_are_found() {
+        for (metrics, about, expected) in [
+            ("palisade_disk_free_bytes 1000", "disk", State::Warning),
+            (
+                "palisade_disk_free_bytes 1000\npalisade_log_full 1",
+                "disk",
+                State::Problem,
+            ),
+            (
+                "process_open_fds 820\nprocess_max_fds 1024",
+                "descriptors",
+                State::Warning,
+            ),
+            (
+                "process_open_fds 1024\nprocess_max_fds 1024",
+                "descriptors",
+                State::Problem,
+            ),
+            (
+                "process_open_fds 810\nprocess_max_fds 1024",
+                "descriptors",
+                State::Ok,
+            ),
+            (
+                "palisade_connections 9000\npalisade_connections_limit 10000",
+                "connections",
+                State::Warning,
+            ),
+            ("palisade_next_token 0", "tokens", State::Problem),
+            ("palisade_history_unwritable 1", "history", State::Warning),
+            ("palisade_audit_lost_total 1", "audit", State::Warning),
+            (
+                "palisade_client_ca_expires_timestamp_seconds 1790000100",
+                "certificate",
+                State::Warning,
+            ),
+        ] {
+            let findings = figures(HERE, &Metrics::of(metrics), NOW);
+            assert_eq!(state(&findings, about), Some(expected), "{metrics}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_caller_an_open_address_and_a_full_disk_are_found() {
+        let findings = seen(HERE, |answers| {
+            answers.whoami = refused(Code::Unauthenticated)
+        });
+        assert_eq!(state(&findings, "identity"), Some(State::Problem));
+        let findings = seen("http://10.0.0.1:7420", |_| {});
+        assert_eq!(state(&findings, "identity"), Some(State::Warning));
+        let findings = seen(HERE, |answers| answers.ready = refused(Code::Unavailable));
+        assert_eq!(state(&findings, "serving"), Some(State::Problem));
+        let findings = seen(HERE, |answers| answers.metrics = refused(Code::Forbidden));
+        assert_eq!(state(&findings, "figures"), Some(State::Note));
+    }
+
+    #[test]
+    fn an_address_that_does_not_answer_is_a_problem_unless_it_is_the_only_one() {
+        let silent = Node {
+            url: HERE.to_owned(),
+            addresses: Vec::new(),
+            answers: Err(NotReached::Connection("refused".to_owned())),
+        };
+        for (alone, expected) in [(true, State::Unknown), (false, State::Problem)] {
+            let findings = super::node(&silent, alone, NOW);
+            assert_eq!(state(&findings, "address"), Some(expected));
+        }
+    }
+}

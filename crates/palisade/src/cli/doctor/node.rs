@@ -1,0 +1,251 @@
+//! One node as it answers: everything is asked at once, and each question has its own bound.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_core::Span;
+use palisade_pipeline::clock::wall;
+use palisade_proto::json::{ClusterReply, HealthReply, ReadyReply, WhoamiReply};
+use palisade_tls::Io;
+use serde::de::DeserializeOwned;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use crate::cluster::{Error, Nodes};
+
+/// An address that does not resolve, connect or answer within this time is one that hangs.
+pub(super) const RESOLVE: Duration = Duration::from_secs(2);
+pub(super) const CONNECT: Duration = Duration::from_secs(2);
+pub(super) const ANSWER: Duration = Duration::from_secs(4);
+
+/// A node, as far as it answered.
+pub(super) struct Node {
+    pub(super) url: String,
+    /// The addresses of its name; none for an IP address and a socket.
+    pub(super) addresses: Vec<String>,
+    pub(super) answers: Result<Box<Answers>, NotReached>,
+}
+
+/// Why nothing could be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NotReached {
+    Name(String),
+    Connection(String),
+}
+
+/// The answers of a node that accepts connections.
+pub(super) struct Answers {
+    pub(super) health: Result<HealthReply, Error>,
+    pub(super) took: Span,
+    pub(super) ready: Result<ReadyReply, Error>,
+    pub(super) whoami: Result<Introduction, Error>,
+    pub(super) cluster: Result<ClusterReply, Error>,
+    pub(super) metrics: Result<Metrics, Error>,
+}
+
+/// Who the caller is, and the times of this machine's wall clock around the question.
+#[derive(Clone)]
+pub(super) struct Introduction {
+    pub(super) reply: WhoamiReply,
+    pub(super) asked_ms: u64,
+    pub(super) heard_ms: u64,
+}
+
+impl Node {
+    /// Asks a node for everything. It takes at most the three bounds together.
+    pub(super) async fn ask(nodes: &Nodes, url: &str) -> Node {
+        let (addresses, reached) = reach(url).await;
+        let answers = match reached {
+            Ok(()) => Ok(Box::new(Answers::of(nodes, url).await)),
+            Err(why) => Err(why),
+        };
+        Node {
+            url: url.to_owned(),
+            addresses,
+            answers,
+        }
+    }
+
+    /// Its answers, if it has given any.
+    pub(super) fn answers(&self) -> Option<&Answers> {
+        let answers = self.answers.as_deref().ok()?;
+        answers.health.is_ok().then_some(answers)
+    }
+
+    pub(super) fn cluster(&self) -> Option<&ClusterReply> {
+        self.answers()?.cluster.as_ref().ok()
+    }
+
+    pub(super) fn metrics(&self) -> Option<&Metrics> {
+        self.answers()?.metrics.as_ref().ok()
+    }
+
+    pub(super) fn introduction(&self) -> Option<&Introduction> {
+        self.answers()?.whoami.as_ref().ok()
+    }
+}
+
+impl Answers {
+    async fn of(nodes: &Nodes, url: &str) -> Answers {
+        let health = async {
+            let begin = BootClock.now();
+            let reply = json(nodes, url, "/healthz").await;
+            (reply, BootClock.now().since(begin))
+        };
+        let whoami = async {
+            let asked_ms = wall().0;
+            let reply = json(nodes, url, "/v1/whoami").await?;
+            Ok(Introduction {
+                reply,
+                asked_ms,
+                heard_ms: wall().0,
+            })
+        };
+        let metrics = async {
+            let answer = nodes.get(url, "/metrics", ANSWER).await?;
+            answer.text(url).map(|text| Metrics::of(&text))
+        };
+        let ((health, took), ready, whoami, cluster, metrics) = tokio::join!(
+            health,
+            json(nodes, url, "/readyz"),
+            whoami,
+            json(nodes, url, "/v1/cluster"),
+            metrics
+        );
+        Answers {
+            health,
+            took,
+            ready,
+            whoami,
+            cluster,
+            metrics,
+        }
+    }
+}
+
+async fn json<T: DeserializeOwned>(nodes: &Nodes, url: &str, path: &str) -> Result<T, Error> {
+    nodes.get(url, path, ANSWER).await?.read(url)
+}
+
+/// Resolves the name in a URL, and tries to connect.
+async fn reach(url: &str) -> (Vec<String>, Result<(), NotReached>) {
+    let refused = |why: io::Error| NotReached::Connection(why.to_string());
+    if let Some(path) = url.strip_prefix("unix:") {
+        let path = Path::new(path.strip_prefix("//").unwrap_or(path));
+        let connected = within(CONNECT, Io::to_socket(path)).await;
+        return (Vec::new(), connected.map(drop).map_err(refused));
+    }
+    let Some(place) = place(url) else {
+        let why = "not a URL; write http://host:7420".to_owned();
+        return (Vec::new(), Err(NotReached::Name(why)));
+    };
+    let found = match within(RESOLVE, lookup_host(place)).await {
+        Ok(found) => found.collect::<Vec<_>>(),
+        Err(why) => return (Vec::new(), Err(NotReached::Name(why.to_string()))),
+    };
+    let mut names: Vec<String> = found.iter().map(|at| at.ip().to_string()).collect();
+    names.dedup();
+    let connected = within(CONNECT, TcpStream::connect(&*found)).await;
+    (names, connected.map(drop).map_err(refused))
+}
+
+/// The host and port of a URL.
+fn place(url: &str) -> Option<(String, u16)> {
+    let uri: hyper::Uri = url.parse().ok()?;
+    let host = uri.host()?.trim_matches(['[', ']']).to_owned();
+    let usual = if uri.scheme_str() == Some("https") {
+        443
+    } else {
+        80
+    };
+    Some((host, uri.port_u16().unwrap_or(usual)))
+}
+
+async fn within<T>(patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    match timeout(patience, work).await {
+        Ok(done) => done,
+        Err(_) => {
+            let why = format!("no answer within {} s", patience.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        }
+    }
+}
+
+/// The metrics of a node, in Prometheus' text format.
+#[derive(Default)]
+pub(super) struct Metrics {
+    values: BTreeMap<String, f64>,
+    pub(super) version: Option<String>,
+    /// The fingerprints of the keys of its `lock_token`s.
+    pub(super) keys: Vec<String>,
+}
+
+impl Metrics {
+    pub(super) fn of(text: &str) -> Metrics {
+        let mut metrics = Metrics::default();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((name, value)) = line.rsplit_once(' ') else {
+                continue;
+            };
+            let label = |family: &str, label: &str| {
+                let rest = name.strip_prefix(family)?.strip_prefix('{')?;
+                let rest = rest.strip_prefix(label)?.strip_prefix("=\"")?;
+                rest.strip_suffix("\"}").map(str::to_owned)
+            };
+            if let Some(version) = label("palisade_build_info", "version") {
+                metrics.version = Some(version);
+            } else if let Some(key) = label("palisade_lock_token_key_info", "fingerprint") {
+                metrics.keys.push(key);
+            } else if let Ok(value) = value.parse() {
+                metrics.values.insert(name.to_owned(), value);
+            }
+        }
+        metrics.keys.sort_unstable();
+        metrics
+    }
+
+    /// A whole number; `None` for one that this server does not have, and for 0 where that means none.
+    pub(super) fn count(&self, name: &str) -> Option<u64> {
+        let value = *self.values.get(name)?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a cast of a float saturates"
+        )]
+        Some(value as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_read_by_name_and_label() {
+        let metrics = Metrics::of(
+            "# HELP palisade_locks Locks held\n# TYPE palisade_locks gauge\npalisade_locks 3\n\
+             palisade_build_info{version=\"1.2.3\"} 1\nprocess_max_fds 18446744073709551615\n\
+             palisade_lock_token_key_info{fingerprint=\"bb\"} 1\npalisade_lock_token_key_info{fingerprint=\"aa\"} 1\nodd\n",
+        );
+        assert_eq!(metrics.count("palisade_locks"), Some(3));
+        assert_eq!(metrics.count("process_max_fds"), Some(u64::MAX));
+        assert_eq!(metrics.count("palisade_leases"), None);
+        assert_eq!(metrics.version.as_deref(), Some("1.2.3"));
+        assert_eq!(metrics.keys, ["aa", "bb"]);
+    }
+
+    #[test]
+    fn a_url_names_a_place() {
+        for (url, host, port) in [
+            ("http://10.0.0.1:7420", "10.0.0.1", 7_420),
+            ("https://[::1]:7420/", "::1", 7_420),
+            ("http://locks.example.org", "locks.example.org", 80),
+        ] {
+            assert_eq!(place(url), Some((host.to_owned(), port)), "{url}");
+        }
+        assert_eq!(place("http://a b"), None);
+    }
+}
