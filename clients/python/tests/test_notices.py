@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import subprocess
-import sys
 import threading
 import time
 from typing import Any, Callable, Iterator, Optional
@@ -245,7 +242,7 @@ def counted(client: Client) -> list[Send]:
     listens: list[Send] = []
     threads = client._listening._here.here()
     make = threads._exchange
-    threads._exchange = lambda: Counting(make(), listens)  # type: ignore[assignment,return-value]
+    threads._exchange = lambda: Counting(make(), listens)
     return listens
 
 
@@ -309,17 +306,17 @@ def test_a_listen_that_fails_backs_off_and_suspends_nothing(server: Palisade, ki
         about = {name: request.body["grants"][0][name] for name in ("resource_id", "fencing_token")}
         return Scripted_reply(200, {"notices": [{**about, "event": "wanted", "waiters": 3}]})
 
-    with answering(server, lambda request: BROKEN.get(kind) or same(request)) as scripted:
-        with Client(scripted.url) as client:
-            told, grant = Told(), client.lock("orders", ttl="3s").acquire()
-            grant.listen(told)
-            assert until(lambda: scripted.of("listen"))
-            time.sleep(3)  # real time: so long it is counted
-            asked = len(scripted.of("listen"))
-            # Pauses of half a second, one, and two, each at least by half.
-            assert 2 <= asked <= 8
-            grant.check()
-            assert {"suspended", "lost"}.isdisjoint(told.kinds())
+    decide = answering(server, lambda request: BROKEN.get(kind) or same(request))
+    with decide as scripted, Client(scripted.url) as client:
+        told, grant = Told(), client.lock("orders", ttl="3s").acquire()
+        grant.listen(told)
+        assert until(lambda: scripted.of("listen"))
+        time.sleep(3)  # real time: so long it is counted
+        asked = len(scripted.of("listen"))
+        # Pauses of half a second, one, and two, each at least by half.
+        assert 2 <= asked <= 8
+        grant.check()
+        assert {"suspended", "lost"}.isdisjoint(told.kinds())
 
 
 def test_without_pauses_it_would_ask_all_the_time(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +422,7 @@ def test_a_program_ends_while_it_listens(server: Palisade, kind: str) -> None:
     ends = {
         "threads": 'held = client.lock("orders", ttl="60s").acquire(); listens(1)',
         "asyncio": "asyncio.run(go())",
-        "closed loop": "loop = asyncio.new_event_loop(); loop.run_until_complete(go()); loop.close(); asyncio.run(go())",
+        "closed loop": "loop = asyncio.new_event_loop(); loop.run_until_complete(go()); loop.close()",
     }
     code = f"""
 import asyncio
@@ -448,7 +445,12 @@ print(json.dumps("ended"))
 
 def test_a_closed_client_listens_no_more(server: Palisade) -> None:
     go_on = threading.Event()
-    with answering(server, lambda _: go_on.wait(60) and None) as scripted:  # type: ignore[func-returns-value]
+
+    def hangs(_: Request) -> Scripted_reply:
+        go_on.wait(60)
+        return BROKEN["busy"]
+
+    with answering(server, hangs) as scripted:
 
         def running() -> int:
             return sum(thread.name == "palisade: listen" for thread in threading.enumerate())
