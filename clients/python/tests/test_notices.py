@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 import time
 from typing import Any, Callable, Iterator, Optional
@@ -471,3 +472,13 @@ def test_a_closed_client_listens_no_more(server: Palisade) -> None:
 
         asyncio.run(go())
         go_on.set()
+
+
+PAGE = (ROOT / "docs" / "use" / "notices.md").read_text(encoding="utf-8")
+
+
+def test_the_page_runs(server: Palisade, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALISADE_URL", server.url)
+    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    exec(compile(example, "notices.md", "exec"), {})
+    assert server.show("report")["holder"] is None

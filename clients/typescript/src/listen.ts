@@ -139,6 +139,9 @@ export class Listening {
     this.#timer = undefined;
     const fresh = this.#fresh.filter(({ isHeld }) => isHeld);
     this.#fresh = [];
+    for (const group of this.#groups.filter(({ isRunning }) => !isRunning)) {
+      forgetEnded(group);
+    }
     for (const heard of fresh) {
       this.#roomy().heard.set(heard.key, heard);
     }
@@ -206,14 +209,18 @@ export class Listening {
 
   /** Chooses the locks of the next request. False: there is nothing to ask. */
   #chooses(group: Group): boolean {
-    for (const [key, heard] of group.heard) {
-      if (!heard.isHeld) {
-        group.heard.delete(key);
-      }
-    }
+    forgetEnded(group);
     group.stale = new AbortController();
     group.named = new Map(group.heard);
     return group.named.size > 0 && !this.#closing.signal.aborted;
+  }
+}
+
+function forgetEnded({ heard }: Group): void {
+  for (const [key, one] of heard) {
+    if (!one.isHeld) {
+      heard.delete(key);
+    }
   }
 }
 

@@ -2,14 +2,17 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import http from "node:http";
+import { join } from "node:path";
 import { suite, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { Invalid, type Lease, type LeaseLost, type Notice } from "../src/index.js";
 import { MemoryServer } from "../src/testing/index.js";
 import { onBoth } from "./both.js";
-import { connect, listening, until, type Scope } from "./servers.js";
+import { hear } from "./examples.js";
+import { connect, listening, ROOT, serve, until, type Scope } from "./servers.js";
 
 /** Long enough that no renewal says anything in a test. */
 const LONG = { ttlMs: 60_000 };
@@ -372,4 +375,14 @@ test("a program ends while it listens", async (t) => {
   assert.deepEqual(await ended, [0, null]);
   // The request would wait for twenty seconds.
   assert.ok(performance.now() - began < 10_000);
+});
+
+test("the page's example runs", async (t) => {
+  const page = readFileSync(join(ROOT, "docs/use/notices.md"), "utf8");
+  const [, example = ""] = /^```ts\n(.*?)^```/ms.exec(page) ?? [];
+  const [imports = "", ...code] = example.trimEnd().split("\n");
+  assert.equal(imports, 'import { Client, type Notice } from "palisade-client";');
+  assert.ok(readFileSync(join(ROOT, "clients/typescript/test/examples.ts"), "utf8").includes(code.join("\n")));
+  process.env["PALISADE_URL"] = (await serve(t)).url;
+  await hear();
 });

@@ -126,6 +126,9 @@ class Groups:
             fresh, self._fresh, self._is_due = self._fresh, [], False
         # Not under the guard: it may announce a loss.
         fresh = [heard for heard in fresh if heard.is_held]
+        for group in self._groups:
+            if not group.is_running:
+                self._forget_ended(group)
         with self._guard:
             for heard in fresh:
                 self._enter(heard)
@@ -150,14 +153,18 @@ class Groups:
 
     def asks(self, group: Group) -> bool:
         """Chooses the locks of the next request. False: there is nothing to ask, and nobody asks from now on."""
-        over = [key for key, heard in list(group.heard.items()) if not heard.is_held]
+        self._forget_ended(group)
         with self._guard:
-            for key in over:
-                group.heard.pop(key, None)
             group.is_stale = False
             group.named = dict(group.heard)
             group.is_running = bool(group.heard) and not self._is_closed
             return group.is_running
+
+    def _forget_ended(self, group: Group) -> None:
+        over = [key for key, heard in list(group.heard.items()) if not heard.is_held]
+        with self._guard:
+            for key in over:
+                group.heard.pop(key, None)
 
     def rests(self, group: Group) -> None:
         """Nobody asks for it from now on."""
