@@ -8,6 +8,8 @@
  * It renews nothing, and whatever becomes of it, no lease is suspended: renewals decide that. Its connections and its address
  * are its own, so a listen that fails changes nothing for renewals. It does not keep the process running.
  */
+import { setMaxListeners } from "node:events";
+
 import { latest, sleepUntil } from "./clock.js";
 import type { Endpoints } from "./endpoints.js";
 import { asNumber, asObject, asText, Reply, type Fault, type Granted, type Json } from "./reply.js";
@@ -85,7 +87,7 @@ interface Group {
   /** Those of the latest request. */
   named: ReadonlyMap<string, Heard>;
   isRunning: boolean;
-  /** Ends the request under way, which lacks a lock. */
+  /** Ends the request under way: it lacks a lock, or the client is closed. */
   stale: AbortController;
 }
 
@@ -105,7 +107,9 @@ export class Listening {
     private readonly main: Endpoints,
     /** One with these endpoints, and with connections of its own. */
     private readonly transport: (endpoints: Endpoints) => Transport,
-  ) {}
+  ) {
+    setMaxListeners(0, this.#closing.signal);
+  }
 
   add(heard: readonly Heard[]): void {
     if (!this.isOn || this.#closing.signal.aborted) {
@@ -131,6 +135,9 @@ export class Listening {
   async close(): Promise<void> {
     clearTimeout(this.#timer);
     this.#closing.abort();
+    for (const { stale } of this.#groups) {
+      stale.abort();
+    }
     await Promise.all(this.#running);
   }
 
@@ -189,18 +196,17 @@ export class Listening {
     const pace = new Pace();
     while (this.#chooses(group)) {
       const { named } = group;
-      const stale = group.stale.signal;
+      const ended = group.stale.signal;
       const began = latest();
       const body = { grants: [...named.values()].map((heard) => heard.named), wait_ms: pace.waitMs };
       const differs = (answer: Reply): string | undefined => wrong(answer, named);
       const send = { method: "POST", path: "/v1/listen", body, differs, isBackground: true } as const;
-      const signal = AbortSignal.any([stale, this.#closing.signal]);
-      const answer = await transport.send(send, began + pace.waitMs + SLACK_MS, signal);
+      const answer = await transport.send(send, began + pace.waitMs + SLACK_MS, ended);
       if (answer instanceof Reply && answer.status === 404) {
         this.#unknownAt = this.main.breaks;
         return;
       }
-      const pause = pace.after(answer, taken(answer, named), latest() - began, stale.aborted);
+      const pause = pace.after(answer, taken(answer, named), latest() - began, ended.aborted);
       if (pause > 0) {
         await sleepUntil(latest() + pause, this.#closing.signal, true);
       }

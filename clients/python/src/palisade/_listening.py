@@ -17,7 +17,7 @@ from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
 from ._exchange import AsyncExchange, Exchange
 from ._listen import AFTER_NS, Group, Groups, Heard, listen
-from ._process import PerProcess
+from ._process import PerProcess, this_process
 from ._protocol import Fault, Outcome, Send, Steps
 from ._transport import AsyncTransport, SyncTransport
 
@@ -122,6 +122,7 @@ class AsyncListening:
     def __init__(self, is_on: bool, endpoints: Endpoints, exchange: Callable[[], AsyncExchange]) -> None:
         self._is_on, self._endpoints, self._exchange = is_on, endpoints, exchange
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Tasks] = weakref.WeakKeyDictionary()
+        self._process = this_process()
 
     def add(self, heard: list[Heard]) -> None:
         if self._is_on:
@@ -132,6 +133,8 @@ class AsyncListening:
             self._here().renewed()
 
     def _here(self) -> _Tasks:
+        if this_process() != self._process:
+            self._loops, self._process = weakref.WeakKeyDictionary(), this_process()
         loop = asyncio.get_running_loop()
         tasks = self._loops.get(loop)
         if tasks is None:
