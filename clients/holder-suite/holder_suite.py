@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 from suite import holding, giving_up, handing_over, sharing, upgrading, permits, sets  # isort: skip  (in the order of the rules)
-from suite import delays, wire, answers, between, identities  # isort: skip
+from suite import delays, wire, answers, between, identities, notices  # isort: skip
 from suite.driver import DriverFailed
 from suite.rules import RULES, Rule
 from suite.servers import Palisade
@@ -31,6 +31,7 @@ assert (
     and handing_over
     and holding
     and identities
+    and notices
     and permits
     and sets
     and sharing

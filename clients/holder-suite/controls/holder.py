@@ -77,9 +77,17 @@ FLAWS = {
     "nameless-certificate": "does not look at its certificate when no answer comes",
     "fork-holds": "holds its parent's grants after a fork",
     "fork-releases": "releases its parent's grants after a fork",
+    "deaf": "ignores what a listen says",
+    "forgets-unwanted": "does not say that nobody waits any more",
+    "suspends-nobody": "does not say that a renewal failed",
+    "always-listens": "listens although notices are off",
+    "names-all": "names all of its grants in one listen",
+    "hurries-listen": "listens again without a pause",
+    "listen-suspends": "says that a lease is suspended when a listen failed",
 }
 GONE = ("expired", "revoked", "superseded", "not_held", "stale")
 RETRY = ("unavailable", "request_timeout", "unknown_outcome", "internal", "not_leader")
+CAN = ["addresses", "cancel", "delays", "fork", "handover", "notices", "permits", "sets", "shared", "tls", "update"]
 EXPORTED = "palisade-lease/1."
 say_lock = threading.Lock()
 
@@ -111,6 +119,9 @@ class Holder:
         self.guard = threading.Lock()
         self.grants: dict[str, Grant] = {}
         self.cancelled: set[int] = set()
+        # Whether it listens, and the grants of each listen.
+        self.notices = False
+        self.groups: list[list[Grant]] = []
         # The operation of each command that is in progress: the path and the body of the request, until when it
         # matters, and the reader that it upgrades.
         self.under_way: dict[int, tuple[str, dict[str, Any], float, Optional[Grant]]] = {}
@@ -301,7 +312,49 @@ class Holder:
             raise Refused("expired")
         self.grants[command["as"]] = grant
         threading.Thread(target=grant.keep, daemon=True).start()
+        self.listens(grant)
         return grant.facts({**answer, "slots": slots})
+
+    def listens(self, grant: Grant) -> None:
+        if not self.notices and self.flaw != "always-listens":
+            return
+        most = 100 if self.flaw != "names-all" else 1_000
+        with self.guard:
+            group = next((group for group in self.groups if len(group) < most), [])
+            group.append(grant)
+            starts = group not in self.groups
+            if starts:
+                self.groups.append(group)
+        if starts:
+            threading.Thread(target=self.listen, args=(group,), daemon=True).start()
+
+    def listen(self, group: list[Grant]) -> None:
+        """One request after the other, each a short one, so that the next one names new grants soon."""
+        pause, wait_ms = 0.5, 300
+        while True:
+            time.sleep(0.0 if self.flaw == "hurries-listen" else 0.1)  # real time: a new grant is not named at once
+            named = {(lock, grant.body["fencing_token"]): grant for grant in group for lock in grant.listened()}
+            if not named:
+                continue
+            grants = [
+                {"resource_id": lock, **grant.body, "waiters": grant.known(lock)} for (lock, _), grant in named.items()
+            ]
+            began = self.now()
+            try:
+                body = {"grants": grants, "wait_ms": wait_ms}
+                notices = self.once("POST", "/v1/listen", body, wait_ms + 500, to=self.address())["notices"]
+                soon = not notices and self.now() - began < wait_ms / 2
+            except Refused as refused:
+                if refused.code == "not_found" and self.flaw != "hurries-listen":
+                    return
+                notices, soon = [], True
+                for grant in named.values() if self.flaw == "listen-suspends" else ():
+                    grant.suspend(True)
+            for notice in notices if self.flaw != "deaf" else ():
+                named[notice["resource_id"], notice["fencing_token"]].hears(notice)
+            if soon and self.flaw != "hurries-listen":
+                time.sleep(pause)  # real time: the pause before it asks again
+            pause = min(2 * pause, 10.0) if soon else 0.5
 
     def ask(self, id: int, command: dict[str, Any], body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
         """Repeats the request until its outcome is known. Returns the clock's reading from before the attempt that was
@@ -424,6 +477,7 @@ class Holder:
         grant.believe(t0, answer)
         self.grants[command["as"]] = grant
         threading.Thread(target=grant.keep, daemon=True).start()
+        self.listens(grant)
         return grant.facts({**answer, "authority": grant.authority, "slots": None, "waited_ms": 0})
 
     def cancel(self, id: int) -> None:
@@ -476,6 +530,9 @@ class Grant:
         # Of the attempt to renew that was sent last.
         self.answered: Optional[bool] = True
         self.guard = threading.Lock()
+        # Whether a renewal failed, and how many wait for each lock.
+        self.suspended = False
+        self.waiters: dict[str, int] = {}
 
     def believe(self, t0: float, answer: dict[str, Any]) -> None:
         flaw, now = self.holder.flaw, self.holder.now()
@@ -524,13 +581,53 @@ class Grant:
     def remaining(self) -> float:
         return 0.0 if self.check() else max(0.0, self.deadline - self.holder.now())
 
-    def lose(self, code: str) -> None:
+    def listened(self) -> list[str]:
+        return [] if self.check() else list(self.held)
+
+    def known(self, lock: str) -> int:
+        return self.waiters.get(lock, 0)
+
+    def notify(self, kind: str, **facts: Any) -> None:
+        say({"event": "notice", "grant": self.name, "kind": kind, "at_ms": self.holder.now(), **facts})
+
+    def hears(self, notice: dict[str, Any]) -> None:
+        if notice["event"] == "wanted":
+            self.wants({**self.waiters, notice["resource_id"]: notice["waiters"]})
+            return
+        how = notice["how"] if notice["how"] in GONE else "not_held"
+        if notice["resource_id"] not in self.held or (how == "superseded" and self.upgrading):
+            return
+        self.lose(how, notice.get("reason"))
+        if len(self.locks) > 1:
+            threading.Thread(target=self.release, daemon=True).start()
+
+    def wanted(self) -> int:
+        return sum(self.waiters.values())
+
+    def wants(self, waiters: dict[str, int]) -> None:
+        before, self.waiters = self.wanted(), waiters
+        if self.wanted() not in (0, before):
+            self.notify("wanted", waiters=self.wanted())
+        elif before and not self.wanted() and self.holder.flaw != "forgets-unwanted":
+            self.notify("unwanted")
+
+    def suspend(self, on: bool) -> None:
+        was, self.suspended = self.suspended, on
+        if on == was or self.check() or self.holder.flaw == "suspends-nobody":
+            return
+        if on:
+            self.notify("suspended", remaining_ms=self.remaining())
+        else:
+            self.notify("restored")
+
+    def lose(self, code: str, reason: Optional[str] = None) -> None:
         with self.guard:
             if self.lost or self.released or self.handed_over:
                 return
             self.lost = code
         event = {"event": "lost", "grant": self.name, "token": self.token, "code": code}
         say({**event, "at_ms": self.holder.now()})
+        self.notify("lost", why=code, reason=reason)
 
     def over(self) -> bool:
         revives = self.holder.flaw == "revives" and self.lost == "expired"
@@ -565,6 +662,7 @@ class Grant:
         names = list(self.held)[: 1 if flaw == "renews-first" else None]
         if flaw != "hurries-round":
             names.sort(key=lambda lock: self.acknowledged[lock]["t0"])
+        answer: dict[str, Any] = {}
         for number, lock in enumerate(names):
             t0 = self.holder.now() if number else began
             if number and self.over() and flaw != "finishes-round":
@@ -586,6 +684,8 @@ class Grant:
                         threading.Thread(target=self.release, daemon=True).start()
                 if refused.code in GONE and lock not in self.held:
                     continue
+                if refused.code not in GONE:
+                    self.suspend(True)
                 self.answered = False
                 return
             self.acknowledged[lock] = {**answer, "t0": t0}
@@ -595,6 +695,9 @@ class Grant:
                 oldest = min((self.acknowledged[each] for each in [lock, *self.held]), key=lambda each: each["t0"])
             self.believe(oldest["t0"], oldest)
         self.answered = True
+        self.suspend(False)
+        if len(self.locks) == 1 and "waiters" in answer:
+            self.wants({self.lock: answer["waiters"]})
 
     def release(self, part: Optional[str] = None) -> dict[str, Any]:
         if self.handed_over or (self.is_foreign() and self.holder.flaw != "fork-releases"):
@@ -651,6 +754,7 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
     if do == "connect":
         holder.urls, holder.patience = command["urls"], command["patience_ms"]
         holder.files, holder.tls = command.get("tls"), None
+        holder.notices = command.get("notices", False)
     elif do == "acquire":
         return holder.acquire(id, command)
     elif do == "downgrade":
@@ -664,6 +768,8 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
     elif do == "remaining" and grant:
         before = holder.now()
         return {"before_ms": before, "remaining_ms": grant.remaining()}
+    elif do == "wanted" and grant:
+        return {"waiters": 0 if grant.check() else grant.wanted()}
     elif do == "release" and grant:
         return grant.release(command.get("lock"))
     elif do == "export" and grant:
@@ -717,7 +823,7 @@ def serve(holder: Holder) -> None:
             "event": "hello",
             "client": "control",
             "wire": "http",
-            "can": ["addresses", "cancel", "delays", "fork", "handover", "permits", "sets", "shared", "tls", "update"],
+            "can": CAN,
         }
     )
     for line in sys.stdin:

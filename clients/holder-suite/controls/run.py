@@ -63,6 +63,13 @@ RED = {
     "nameless-certificate": "P-certificate-ended",
     "fork-holds": "P-fork",
     "fork-releases": "P-fork",
+    "deaf": "N-break-heard,N-wanted",
+    "forgets-unwanted": "N-wanted",
+    "suspends-nobody": "N-suspended-order",
+    "always-listens": "N-off",
+    "names-all": "N-hundred",
+    "hurries-listen": "N-no-storm,N-old-server",
+    "listen-suspends": "N-no-storm",
 }
 HERE = pathlib.Path(__file__).resolve().parent
 

@@ -89,13 +89,13 @@ class Driver:
     def call(self, do: str, timeout_s: float = 20.0, **command: Any) -> Answer:
         return self.answer(self.start(do, **command), timeout_s)
 
-    def find(self, kind: str, **fields: Any) -> Optional[Answer]:
+    def find(self, kind: str, /, **fields: Any) -> Optional[Answer]:
         for event in list(self.events):
             if event["event"] == kind and all(event.get(key) == value for key, value in fields.items()):
                 return event
         return None
 
-    def event(self, kind: str, timeout_s: float = 10.0, **fields: Any) -> Answer:
+    def event(self, kind: str, /, timeout_s: float = 10.0, **fields: Any) -> Answer:
         found = until(lambda: self.find(kind, **fields) or self.process.poll() is not None, timeout_s)
         found = self.find(kind, **fields)
         if found is None:

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any, Awaitable, Callable, Union
 
-from palisade import AsyncClient, AsyncGrant, Client, Grant, PalisadeError
+from palisade import AsyncClient, AsyncGrant, Client, Grant, Notice, PalisadeError
 from palisade._clock import now_ns
 
 Command = dict[str, Any]
@@ -44,6 +44,8 @@ def local(command: Command, grants: dict[str, Any]) -> Answer:
         for _ in range(command["count"]):
             grant.check()
         return {"took_ms": now_ms() - before}
+    if command["do"] == "wanted":
+        return {"waiters": grant.wanted()}
     if command["do"] == "remaining":
         return {"before_ms": before, "remaining_ms": grant.remaining * 1e3}
     try:
@@ -74,9 +76,20 @@ def options(command: Command) -> dict[str, Any]:
     }
 
 
-def identity(command: Command) -> dict[str, Any]:
+def made(command: Command) -> dict[str, Any]:
     tls = command.get("tls")
-    return {"verify": tls["ca"], "cert": (tls["cert"], tls["key"])} if tls else {}
+    identity = {"verify": tls["ca"], "cert": (tls["cert"], tls["key"])} if tls else {}
+    return {"patience": command["patience_ms"] / 1e3, "notices": command.get("notices", False), **identity}
+
+
+def notify(name: str, grant: Union[Grant, AsyncGrant]) -> None:
+    def told(notice: Notice) -> None:
+        facts: Answer = {"event": "notice", "grant": name, "kind": notice.kind, "at_ms": now_ms()}
+        if notice.remaining is not None:
+            facts["remaining_ms"] = notice.remaining * 1e3
+        say({**facts, "waiters": notice.waiters, "why": notice.why, "reason": notice.reason})
+
+    grant.listen(told)
 
 
 def lost(name: str, grant: Union[Grant, AsyncGrant]) -> None:
@@ -90,7 +103,7 @@ def change(name: str, event: Any) -> None:
     say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
 
 
-CAN = ["addresses", "delays", "handover", "list", "permits", "sets", "shared", "tls", "update", "watch"]
+CAN = ["addresses", "delays", "handover", "list", "notices", "permits", "sets", "shared", "tls", "update", "watch"]
 
 
 class Threads:
@@ -100,7 +113,7 @@ class Threads:
     def carry_out(self, command: Command) -> Answer:
         do = command["do"]
         if do == "connect":
-            self.client = Client(command["urls"], patience=command["patience_ms"] / 1e3, **identity(command))
+            self.client = Client(command["urls"], **made(command))
         elif do == "acquire":
             return self.taken(command, request(self.client, command).acquire())
         elif do == "downgrade":
@@ -155,6 +168,7 @@ class Threads:
 
     def taken(self, command: Command, grant: Grant) -> Answer:
         self.grants[command["as"]] = grant
+        notify(command["as"], grant)
         self.thread(lambda: self.announce(command["as"], grant))
         return granted(grant)
 
@@ -189,7 +203,7 @@ class Tasks:
     async def carry_out(self, command: Command) -> Answer:
         do = command["do"]
         if do == "connect":
-            self.client = AsyncClient(command["urls"], patience=command["patience_ms"] / 1e3, **identity(command))
+            self.client = AsyncClient(command["urls"], **made(command))
         elif do == "acquire":
             return self.taken(command, await request(self.client, command).acquire())
         elif do == "downgrade":
@@ -225,6 +239,7 @@ class Tasks:
 
     def taken(self, command: Command, grant: AsyncGrant) -> Answer:
         self.grants[command["as"]] = grant
+        notify(command["as"], grant)
         self.start(self.announce(command["as"], grant))
         return granted(grant)
 

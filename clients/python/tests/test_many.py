@@ -74,8 +74,13 @@ def test_a_lease_that_was_released_is_not_kept_until_it_would_be_renewed() -> No
         kept = weakref.ref(grant)
         grant.release()
         del grant
-        gc.collect()
-        assert kept() is None
+
+        def is_gone() -> bool:
+            gc.collect()
+            return kept() is None
+
+        # A tenth of a second after its grant it is no longer new to the listening either.
+        assert until(is_gone)
 
 
 def test_released_leases_leave_the_schedule() -> None:
@@ -92,7 +97,8 @@ def test_released_leases_leave_the_schedule() -> None:
 def test_a_child_renews_its_own_leases(server: Palisade, fork: str) -> None:
     """Its parent's threads renew at that moment, and it has their locks as they were then."""
     code = f"""
-client = palisade.Client(url)
+# A fork of C while another thread waits for the interpreter's lock may leave a child without it: not more threads.
+client = palisade.Client(url, notices=False)
 mine = client.lock("parent", ttl="900ms").acquire()
 read, write = os.pipe()
 pids = []

@@ -34,7 +34,7 @@ Claim = Callable[[Any], object]
 
 @contextlib.contextmanager
 def superseded(server: Palisade, client: Client, *names: str) -> Iterator[tuple[Any, Any]]:
-    """A holder that renews only in 20 s, so it believes in its lease, and the holder after it."""
+    """A holder that renews only in 20 s, so without notices it believes in its lease, and the holder after it."""
     old = client.locks(*names, ttl="60s").acquire()
     with Client(server.url) as other:
         for name in names:
@@ -121,11 +121,12 @@ def fence(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> tuple[Claim
 
 def test_a_refused_write_is_in_the_history(server: Palisade, fence: tuple[Claim, str, str]) -> None:
     claim, resource, operation = fence
-    with Client(server.url, report_refusals=False) as silent, superseded(server, silent, "control") as (old, new):
+    silent = Client(server.url, report_refusals=False, notices=False)
+    with silent, superseded(server, silent, "control") as (old, new):
         # Without names, so that both locks may claim it.
         claim(new.token)
         refused(claim, old)
-    with Client(server.url) as client, superseded(server, client, "orders") as (old, new):
+    with Client(server.url, notices=False) as client, superseded(server, client, "orders") as (old, new):
         claim(new.token)
         refused(claim, old.token)
         refused(claim, Pass(old.token, old.authority, "orders"))
@@ -143,7 +144,7 @@ def test_a_refused_write_is_in_the_history(server: Palisade, fence: tuple[Claim,
 
 def test_the_lock_is_that_of_the_token(server: Palisade, tmp_path: pathlib.Path) -> None:
     claim, _, _ = _of_folder(tmp_path)
-    with Client(server.url) as client, superseded(server, client, "a", "b") as (old, new):
+    with Client(server.url, notices=False) as client, superseded(server, client, "a", "b") as (old, new):
         claim(new.part("b"))
         refused(claim, old.part("b"))
         assert len(rejections(server, "b", 1)) == 1
@@ -154,7 +155,7 @@ def test_asyncio(server: Palisade, tmp_path: pathlib.Path) -> None:
     claim, _, _ = _of_folder(tmp_path)
 
     async def work() -> None:
-        async with AsyncClient(server.url) as client, AsyncClient(server.url) as other:
+        async with AsyncClient(server.url, notices=False) as client, AsyncClient(server.url) as other:
             old = await client.lock("orders", ttl="60s").acquire()
             await other.break_lock("orders", old.token)
             async with other.lock("orders") as new:
@@ -171,7 +172,7 @@ def test_a_thousand(server: Palisade, binary: str, tmp_path: pathlib.Path) -> No
     with contextlib.closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as database:
         database.execute("CREATE TABLE orders (total INTEGER)")
         subprocess.run([binary, "fence", "install", "sqlite", url], check=True, stdout=subprocess.DEVNULL)
-        with Client(server.url) as client, superseded(server, client, "seats") as (old, new):
+        with Client(server.url, notices=False) as client, superseded(server, client, "seats") as (old, new):
             with sqlite.transact_all(database, dict.fromkeys(names, Pass(new.token))):
                 pass
             began = time.monotonic()
@@ -197,7 +198,7 @@ import statistics, time
 from palisade.fences import Stale
 from palisade.fences.files import Folder
 root, reports = sys.argv[2], sys.argv[3] == "reports"
-client = palisade.Client(url, report_refusals=reports)
+client = palisade.Client(url, report_refusals=reports, notices=False)
 old = client.lock("orders", ttl="60s").acquire()
 print(old.token, flush=True)
 sys.stdin.readline()
@@ -248,7 +249,7 @@ FORKED = """
 from palisade.fences.files import Folder
 from palisade.fences.rule import pass_of
 from palisade.fences import Stale
-client, other = palisade.Client(url), palisade.Client(url)
+client, other = palisade.Client(url, notices=False), palisade.Client(url)
 old = client.lock("orders", ttl="60s").acquire()
 other.break_lock("orders", old.token)
 new, held = other.lock("orders").acquire(), pass_of(old)

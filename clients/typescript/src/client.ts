@@ -11,6 +11,7 @@ import { observe, type Leader, type Looked, type ObserveOptions } from "./electi
 import { THROUGH, type Through } from "./exchange.js";
 import { deadline } from "./hold.js";
 import { Lease, type Keeper } from "./lease.js";
+import { Listening } from "./listen.js";
 import { checkKind, checkOptions, checkSignal, checkText, short } from "./options.js";
 import { asNumber, asObject, asText, difference, readHolder, unreadable, type Json, type Reply } from "./reply.js";
 import { Reports } from "./reports.js";
@@ -48,6 +49,11 @@ export interface ClientOptions {
    * history`. The default is true.
    */
   readonly reportRefusals?: boolean;
+  /**
+   * Whether a long request for each hundred leases that are held asks the server for news, so that a lease that an operator
+   * revokes is lost within a second, and not at its next renewal. The default is true.
+   */
+  readonly notices?: boolean;
 }
 
 /** The server's information about a lock. */
@@ -88,6 +94,7 @@ export class Client implements AsyncDisposable {
   readonly #leases = new Set<Lease>();
   readonly #closing = new AbortController();
   readonly #reports: Reports;
+  readonly #listening: Listening;
 
   /** Sends nothing yet. Throws `Invalid`. */
   constructor(options: ClientOptions = {}) {
@@ -99,13 +106,16 @@ export class Client implements AsyncDisposable {
       "patienceMs",
       "marginMs",
       "reportRefusals",
+      "notices",
     ]);
-    const reports: unknown = options.reportRefusals ?? true;
-    checkKind("the option reportRefusals", reports, typeof reports === "boolean", "true or false");
+    const reports = isOn("reportRefusals", options.reportRefusals);
+    const notices = isOn("notices", options.notices);
     this.#patienceMs = within("patienceMs", options.patienceMs ?? DEFAULT_PATIENCE, 1, DAY);
     this.#marginMs = within("marginMs", options.marginMs ?? 0, 0, DAY);
-    this.#transport = transportOf(options);
-    this.#reports = new Reports(reports === true, this.#transport);
+    const transport = transports(options);
+    this.#transport = transport();
+    this.#reports = new Reports(reports, this.#transport);
+    this.#listening = new Listening(notices, this.#transport.endpoints, transport);
     setMaxListeners(0, this.#closing.signal);
   }
 
@@ -370,7 +380,7 @@ export class Client implements AsyncDisposable {
     this.#leases.clear();
     const patience = new AbortController();
     const patient = sleepUntil(latest() + this.#patienceMs, patience.signal);
-    await Promise.all([this.#reports.close(), Promise.race([this.#settled(), patient])]);
+    await Promise.all([this.#listening.close(), this.#reports.close(), Promise.race([this.#settled(), patient])]);
     patience.abort();
     this.#transport.close();
   }
@@ -392,6 +402,7 @@ export class Client implements AsyncDisposable {
       patienceMs: this.#patienceMs,
       leases: this.#leases,
       reports: this.#reports,
+      listening: this.#listening,
       deadline: (t0, validForMs) => deadline(t0, validForMs, this.#marginMs),
       acquire: (wish) => this.#grant(wish),
       inBackground: (work) => {
@@ -428,14 +439,21 @@ export class Client implements AsyncDisposable {
   }
 }
 
-/** HTTP, or the double's way. */
-function transportOf(options: ClientOptions): Transport {
+function isOn(option: string, given: unknown): boolean {
+  const value = given ?? true;
+  checkKind(`the option ${option}`, value, typeof value === "boolean", "true or false");
+  return value === true;
+}
+
+/** Makes transports with connections of their own: HTTP, or the double's way. */
+function transports(options: ClientOptions): (endpoints?: Endpoints) => Transport {
   const way = (options as Through)[THROUGH];
   if (way !== undefined) {
-    return new Transport(new Endpoints("http://memory"), way);
+    return (endpoints = new Endpoints("http://memory")) => new Transport(endpoints, way());
   }
   const bearer = new Bearer(options);
-  return new Transport(new Endpoints(options.urls, bearer.isSet), new Web(bearer, options.tls));
+  return (endpoints = new Endpoints(options.urls, bearer.isSet)) =>
+    new Transport(endpoints, new Web(bearer, options.tls));
 }
 
 function lockInfo(told: Json): LockInfo {

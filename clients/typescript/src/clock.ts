@@ -99,7 +99,7 @@ export class Alarm {
 }
 
 /** Waits until a moment of the holder's clock, or for the end of the signal; it is not an error then. */
-export async function sleepUntil(until: number, signal?: AbortSignal): Promise<void> {
+export async function sleepUntil(until: number, signal?: AbortSignal, isBackground = false): Promise<void> {
   if (signal?.aborted === true) {
     return;
   }
@@ -110,6 +110,9 @@ export async function sleepUntil(until: number, signal?: AbortSignal): Promise<v
       resolve();
     };
     const alarm = new Alarm(() => until, end);
+    if (isBackground) {
+      alarm.unref();
+    }
     signal?.addEventListener("abort", end, { once: true });
   });
 }

@@ -14,6 +14,8 @@ export class Endpoints {
   #hops = 0;
   /** The address that answered last. */
   #alive: string | undefined;
+  /** How often an address failed, or did not lead. */
+  breaks = 0;
 
   /** With `secret` a bearer token is sent, so every address must keep it from others. */
   constructor(
@@ -37,6 +39,14 @@ export class Endpoints {
     return this.#leader ?? this.#urls[this.#at] ?? DEFAULT_URL;
   }
 
+  /** The same addresses, for requests whose failures say nothing about these. They begin where this is now. */
+  apart(): Endpoints {
+    const apart = new Endpoints(this.#urls, this.secret);
+    apart.#at = this.#at;
+    apart.#leader = this.#leader;
+    return apart;
+  }
+
   /** Whether that address is the one that answered last. */
   isAlive(address: string): boolean {
     return address === this.#alive;
@@ -44,6 +54,7 @@ export class Endpoints {
 
   /** Goes on to the next address, unless another call already did. */
   failed(address: string): void {
+    this.breaks += 1;
     if (address === this.#alive) {
       this.#alive = undefined;
     }

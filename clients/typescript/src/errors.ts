@@ -63,8 +63,11 @@ export class LeaseLost extends PalisadeError {
     code: string,
     readonly lock: string,
     readonly token: number,
+    /** The operator's, if a notice had it. */
+    readonly reason?: string,
   ) {
-    super(code, `the lease of ${JSON.stringify(lock)} (fencing token ${token}) is lost: ${REASONS[code] ?? code}`);
+    const why = `${REASONS[code] ?? code}${reason === undefined ? "" : ` (${reason})`}`;
+    super(code, `the lease of ${JSON.stringify(lock)} (fencing token ${token}) is lost: ${why}`);
   }
 }
 

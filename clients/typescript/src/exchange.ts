@@ -38,9 +38,9 @@ export interface Answer {
   disown(): void;
 }
 
-/** The property of a client's options that replaces HTTP. */
+/** The property of a client's options that replaces HTTP: it makes a way with connections of its own. */
 export const THROUGH: unique symbol = Symbol("palisade: through");
 
 export interface Through {
-  readonly [THROUGH]?: Exchange;
+  readonly [THROUGH]?: () => Exchange;
 }

@@ -13,6 +13,8 @@ export class Hold {
   #until: number;
   /** Why it is over: a code, or "released". */
   #over: string | undefined;
+  /** The operator's, of a lease that was revoked, if the server told it. */
+  operatorsReason: string | undefined;
   readonly #alarm: Alarm;
 
   /** `ended` is called once, when it is over for any reason. */
@@ -52,11 +54,12 @@ export class Hold {
   }
 
   /** Not held from now on. The first reason stays. */
-  end(code: string): void {
+  end(code: string, operatorsReason?: string): void {
     if (this.#over !== undefined) {
       return;
     }
     this.#over = code;
+    this.operatorsReason = operatorsReason;
     this.#alarm.stop();
     this.ended(code);
   }

@@ -22,5 +22,6 @@ export {
 } from "./errors.js";
 export type { Leader, ObserveOptions } from "./election.js";
 export { Lease, slotKey, type Released } from "./lease.js";
+export type { Notice } from "./notices.js";
 export type { LockEvent, MissedEvent, WatchEvent, WatchOptions } from "./watch.js";
 export type { AcquireOptions, Permits, UpgradeOptions } from "./wish.js";

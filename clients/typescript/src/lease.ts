@@ -7,8 +7,10 @@ import type { Pass } from "./fence/holder.js";
 import { about, release, renewal } from "./grant.js";
 import { exported } from "./handover.js";
 import { HANDED_OVER, Hold, RELEASED } from "./hold.js";
+import { Heard, type Listened, type Listening } from "./listen.js";
+import { Notices, type Notice } from "./notices.js";
 import { checkKind, checkOptions, checkSignal, checkText } from "./options.js";
-import { asText, readRenewal, Reply, unreadable, type Granted } from "./reply.js";
+import { asNumber, asText, readRenewal, Reply, unreadable, type Granted } from "./reply.js";
 import { hears } from "./refusals.js";
 import type { Reports } from "./reports.js";
 import { LONGEST_PAUSE, repeat } from "./retry.js";
@@ -35,6 +37,7 @@ export interface Keeper {
   readonly patienceMs: number;
   readonly leases: Set<Lease>;
   readonly reports: Reports;
+  readonly listening: Listening;
   deadline(t0: number, validForMs: number): number;
   acquire(wish: Wish): Promise<Lease>;
   inBackground(work: Promise<unknown>): void;
@@ -50,6 +53,8 @@ export class Lease implements AsyncDisposable {
   readonly #wish: Wish;
   readonly #grant: Granted;
   readonly #hold: Hold;
+  readonly #notices: Notices;
+  readonly #heard: readonly Heard[];
   readonly #ended = new AbortController();
   readonly #renewals = new AbortController();
   #announce: (loss: LeaseLost) => void = () => undefined;
@@ -90,6 +95,9 @@ export class Lease implements AsyncDisposable {
     this.#hold = new Hold(until, (code) => {
       this.#over(code);
     });
+    this.#notices = new Notices(this.#hold);
+    const listened = this.#listened();
+    this.#heard = this.locks.map((lock) => new Heard(lock, listened));
     keeper.leases.add(this);
     hears(this, (resource, operation, highest) => {
       // Several locks that were presented as one have no one name.
@@ -106,6 +114,7 @@ export class Lease implements AsyncDisposable {
       lease.check();
     }
     lease.#keep().catch(() => undefined);
+    keeper.listening.add(lease.#heard);
     return lease;
   }
 
@@ -175,6 +184,24 @@ export class Lease implements AsyncDisposable {
     if (!this.#hold.holds()) {
       throw this.#loss();
     }
+  }
+
+  /**
+   * Calls `callback` with each notice about this lease: suspended (a renewal failed), restored, wanted (others wait for the lock),
+   * unwanted, lost. If the lease is suspended, wanted or lost already, it is told so at once. Nothing follows a loss, a release or
+   * `export`.
+   *
+   * One call at a time: the next one waits for the promise that it returns, if it does, and is told the latest state. What it
+   * throws becomes a warning of the process.
+   */
+  listen(callback: (notice: Notice) => unknown): void {
+    checkKind("the callback", callback, typeof (callback as unknown) === "function", "a function that takes a notice");
+    this.#notices.listen(callback);
+  }
+
+  /** How many requests wait for the lock, as far as this client knows; 0 once it is not held. */
+  wanted(): number {
+    return this.held ? this.#notices.waiters : 0;
   }
 
   /**
@@ -297,6 +324,24 @@ export class Lease implements AsyncDisposable {
     } finally {
       this.#upgrading = false;
     }
+  }
+
+  #listened(): Listened {
+    return {
+      grant: this.#grant,
+      holds: (lock) => this.#hold.holds() && this.#held.has(lock),
+      ended: (lock, code, reason) => {
+        if (this.#upgrading && code === "superseded") {
+          return false; // By its own upgrade, whose answer is on its way.
+        }
+        this.#lose(lock, code, reason);
+        return true;
+      },
+      wanted: () => {
+        const counts = this.#heard.filter(({ lock }) => this.#held.has(lock)).map(({ waiters }) => waiters);
+        this.#notices.want(counts.reduce((all, one) => all + one, 0));
+      },
+    };
   }
 
   #reader(): Reader {
@@ -494,6 +539,7 @@ export class Lease implements AsyncDisposable {
    */
   async #renew(deadlines: Map<string, number>): Promise<boolean> {
     const of = (lock: string): number => deadlines.get(lock) ?? 0;
+    let waiters: number | undefined;
     for (const lock of [...this.#held].sort((one, other) => of(one) - of(other))) {
       if (!this.#hold.holds()) {
         return false;
@@ -503,7 +549,7 @@ export class Lease implements AsyncDisposable {
       const until = now + Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
       const answer = await this.#keeper.transport.send(renewal(this.#grant, lock), until, this.#renewals.signal);
       if (!(answer instanceof Reply)) {
-        return false;
+        return this.#failed();
       }
       if (answer.over && !this.#held.has(lock)) {
         continue; // It was released here meanwhile.
@@ -517,21 +563,42 @@ export class Lease implements AsyncDisposable {
       }
       const validForMs = answer.status === 200 ? readRenewal(answer) : undefined;
       if (validForMs === undefined) {
-        return false;
+        return this.#failed();
       }
+      waiters = asNumber(answer.body["waiters"]);
       deadlines.set(lock, this.#keeper.deadline(t0, validForMs));
       this.#hold.renewed(Math.min(of(lock), ...[...this.#held].map(of)));
     }
+    this.#renewed(waiters);
     return true;
   }
 
+  #failed(): false {
+    if (this.#hold.holds()) {
+      this.#notices.suspend();
+    }
+    return false;
+  }
+
+  /** So many requests wait for all of its locks, if the server said it. */
+  #renewed(waiters: number | undefined): void {
+    this.#notices.restore();
+    if (waiters !== undefined) {
+      for (const heard of this.#heard) {
+        heard.waiters = this.locks.length === 1 || waiters === 0 ? waiters : heard.waiters;
+      }
+      this.#notices.want(waiters);
+    }
+    this.#keeper.listening.renewed();
+  }
+
   /** The server ended a lock. If the lease has several locks, the others are released, because they are useless without it. */
-  #lose(lock: string, code: string): void {
+  #lose(lock: string, code: string, reason?: string): void {
     if (!this.#hold.holds()) {
       return;
     }
     this.#lostLock = lock;
-    this.#hold.end(code);
+    this.#hold.end(code, reason);
     if (this.locks.length > 1) {
       this.#giveBack();
     }
@@ -543,11 +610,13 @@ export class Lease implements AsyncDisposable {
     const loss = this.#loss();
     if (code !== RELEASED && code !== HANDED_OVER) {
       this.#announce(loss);
+      this.#notices.lose();
     }
     this.#ended.abort(loss);
   }
 
   #loss(): LeaseLost {
-    return new LeaseLost(this.#hold.reason ?? "not_held", this.#lostLock ?? this.#wish.lock, this.token);
+    const { reason = "not_held", operatorsReason } = this.#hold;
+    return new LeaseLost(reason, this.#lostLock ?? this.#wish.lock, this.token, operatorsReason);
   }
 }

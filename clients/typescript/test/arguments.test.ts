@@ -346,6 +346,8 @@ function ofTheClient(client: palisade.Client, lease: palisade.Lease, reader: pal
     ["palisade.Client tls", optional(), (odd) => made({ tls: odd })],
     ["palisade.Client patienceMs", optional("null", "number"), (odd) => made({ patienceMs: odd })],
     ["palisade.Client marginMs", optional("null", "number", "zero"), (odd) => made({ marginMs: odd })],
+    ["palisade.Client reportRefusals", optional("true", "null"), (odd) => made({ reportRefusals: odd })],
+    ["palisade.Client notices", optional("true", "null"), (odd) => made({ notices: odd })],
     ["palisade.Client.acquire lock", ["text", "list"], async (odd) => (await client.acquire(odd)).release()],
     ["palisade.Client.tryAcquire options", optional(), (odd) => client.tryAcquire("held", odd)],
     ["palisade.Client.acquire ttlMs", optional("null"), (odd) => held({ ttlMs: odd })],
@@ -378,6 +380,13 @@ function ofTheClient(client: palisade.Client, lease: palisade.Lease, reader: pal
     ["palisade.Client.breakLock reason", optional(...TEXTS), (odd) => client.breakLock("x", 5, odd)],
     ["palisade.Client.resize lock", ["text"], (odd) => client.resize(odd, 5)],
     ["palisade.Client.resize permits", ["number"], (odd) => client.resize("x", odd)],
+    [
+      "palisade.Lease.listen callback",
+      ["work"],
+      (odd) => {
+        lease.listen(odd);
+      },
+    ],
     ["palisade.Lease.part name", [], (odd) => lease.part(odd)],
     ["palisade.Lease.releasePart name", [], (odd) => lease.releasePart(odd)],
     ["palisade.Lease.sequencer name", optional(), (odd) => lease.sequencer(odd)],
@@ -435,6 +444,7 @@ const INTERNAL = [
   "palisade.Lease.leave",
   "palisade.Lease.release",
   "palisade.Lease.toString",
+  "palisade.Lease.wanted",
   "s3.Resource",
   "s3.Store",
   "s3.Store.get",

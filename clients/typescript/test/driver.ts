@@ -26,6 +26,7 @@ interface Command {
   readonly token: number;
   readonly reason: string;
   readonly count: number;
+  readonly notices?: boolean;
   readonly text: string;
 }
 
@@ -74,6 +75,10 @@ function taken(command: Command, made: Lease): Answer {
   void made.lost.then(({ code, token }) => {
     say({ event: "lost", grant: command.as, token, code, at_ms: earliest() });
   });
+  made.listen((notice) => {
+    const { remainingMs: remaining_ms, ...more } = { remainingMs: undefined, ...notice };
+    say({ event: "notice", grant: command.as, ...more, remaining_ms, at_ms: earliest() });
+  });
   const before = earliest();
   const { token, grantId, authority, remainingMs, slots, slotKeys } = made;
   const named = { token, grant_id: grantId, slots, slot_keys: slotKeys, authority };
@@ -113,7 +118,12 @@ async function watch(command: Command): Promise<void> {
 async function carryOut(command: Command): Promise<Answer> {
   switch (command.do) {
     case "connect":
-      client = new Client({ urls: command.urls, patienceMs: command.patience_ms, ...identity(command) });
+      client = new Client({
+        urls: command.urls,
+        patienceMs: command.patience_ms,
+        notices: command.notices ?? false,
+        ...identity(command),
+      });
       return {};
     case "acquire":
       return acquire(command);
@@ -149,6 +159,8 @@ async function carryOut(command: Command): Promise<Answer> {
       return timed(command.count, async () => (await connected().acquire(command.lock)).release());
     case "remaining":
       return { before_ms: earliest(), remaining_ms: lease(command.grant).remainingMs };
+    case "wanted":
+      return { waiters: lease(command.grant).wanted() };
     case "release": {
       const held = lease(command.grant);
       return { result: await ("lock" in command ? held.releasePart(command.lock) : held.release()) };
@@ -195,7 +207,20 @@ say({
   event: "hello",
   client: "typescript",
   wire: "http",
-  can: ["addresses", "cancel", "delays", "handover", "list", "permits", "sets", "shared", "tls", "update", "watch"],
+  can: [
+    "addresses",
+    "cancel",
+    "delays",
+    "handover",
+    "list",
+    "notices",
+    "permits",
+    "sets",
+    "shared",
+    "tls",
+    "update",
+    "watch",
+  ],
 });
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))

@@ -11,7 +11,7 @@ import { Resource } from "../src/fence/ioredis.js";
 import { Store } from "../src/fence/s3.js";
 import { Keys } from "../src/fence/sequencer.js";
 import { transact, type Database } from "../src/fence/sqlite.js";
-import { Client, LockHeld, type Lease } from "../src/index.js";
+import { Client, LockHeld, type Lease, type Notice } from "../src/index.js";
 import { MemoryServer } from "../src/testing/index.js";
 
 export async function report(work: (part: number, signal: AbortSignal) => Promise<void>): Promise<void> {
@@ -48,8 +48,32 @@ const other = server.hold("orders", "another worker");
 assert.equal(await server.client().tryAcquire("orders"), undefined);
 other.release();
 const lease = await server.client().acquire("orders", { ttlMs: 300 });
-server.revoke("orders", "the test"); // the holder learns of it from its next renewal
+server.revoke("orders", "the test"); // the holder hears of it by a notice
 assert.equal((await lease.lost).code, "revoked");
+}
+}
+
+/** That of docs/use/notices.md. */
+export async function hear(): Promise<void> {
+  // prettier-ignore
+  {
+function onNotice(notice: Notice): void {
+  if (notice.kind === "suspended") {
+    console.log(`renewal is failing, ${notice.remainingMs} ms left`); // then comes "restored", or "lost"
+  } else if (notice.kind === "wanted") {
+    console.log(`${notice.waiters} wait for the lock`); // "unwanted": none wait any more
+  } else if (notice.kind === "lost") {
+    console.log(`lost: ${notice.why} ${notice.reason ?? ""}`);
+  }
+}
+
+await using client = new Client();
+await using lease = await client.acquire("report");
+lease.listen(onNotice);
+for (let part = 0; part < 3; part += 1) {
+  lease.check(); // fails at once after a break
+  if (lease.wanted() > 0) break; // let the others have it
+}
 }
 }
 

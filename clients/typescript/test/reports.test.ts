@@ -47,7 +47,7 @@ interface Rejection {
   readonly times: number;
 }
 
-/** A holder that renews only in 20 s, so it believes in its lease, and the token of the holder after it. */
+/** A holder without notices, which renews only in 20 s, so it believes in its lease, and the token of the holder after it. */
 async function superseded(
   t: Scope,
   client: Client,
@@ -111,12 +111,12 @@ for (const [name, fence] of Object.entries({ PostgreSQL: onPostgres, gateway: on
   test(`a refused write is in the history: ${name}`, async (t) => {
     const { url } = await serve(t);
     const { claim, resource, operation } = await fence(t);
-    const silent = connect(t, { urls: url, reportRefusals: false });
+    const silent = connect(t, { urls: url, reportRefusals: false, notices: false });
     const control = await superseded(t, silent, url, "control");
     // Without names, so that both locks may claim it.
     await claim(control.newer);
     await assert.rejects(claim(control.old), Stale);
-    const client = connect(t, { urls: url });
+    const client = connect(t, { urls: url, notices: false });
     const { old, newer } = await superseded(t, client, url, "orders");
     await claim(newer);
     // Bare tokens belong to no client. The second report of the lease equals the first, within ten seconds.
@@ -150,7 +150,7 @@ suite("with one Redis", () => {
   test("the lock is that of the token", async (t) => {
     const { url } = await serve(t);
     const claim = fence("seat");
-    const { old, newer } = await superseded(t, connect(t, { urls: url }), url, ["a", "b"]);
+    const { old, newer } = await superseded(t, connect(t, { urls: url, notices: false }), url, ["a", "b"]);
     await claim(newer);
     await assert.rejects(claim(old.part("b")), Stale);
     await until(async () => (await rejections(url, "b")).length === 1);
@@ -159,7 +159,7 @@ suite("with one Redis", () => {
 
   test("a thousand are few posts", async (t) => {
     const { url } = await serve(t);
-    const client = connect(t, { urls: url });
+    const client = connect(t, { urls: url, notices: false });
     const { old, newer } = await superseded(t, client, url, "seats");
     const claims = Array.from({ length: 1_000 }, (_, at) => fence(`seat-${at}`));
     await Promise.all(claims.map((claim) => claim(newer)));
@@ -181,7 +181,9 @@ suite("with one Redis", () => {
 
   test("an authority that is gone delays nobody", async (t) => {
     const server = await serve(t);
-    const clients = [true, false].map((reportRefusals) => connect(t, { urls: server.url, reportRefusals }));
+    const clients = [true, false].map((reportRefusals) =>
+      connect(t, { urls: server.url, reportRefusals, notices: false }),
+    );
     const leases: { old: Lease; newer: number }[] = [];
     for (const [at, client] of clients.entries()) {
       leases.push(await superseded(t, client, server.url, `orders-${at}`));
@@ -218,7 +220,7 @@ async function ends(t: Scope, { claim }: Fence, options: ClientOptions, url: str
       `import { Client } from ${from("../src/index.js")};
        import { fencedFetch, throwIfRejected } from ${from("../src/fence/http.js")};
        import { createInterface } from "node:readline";
-       const client = new Client(${JSON.stringify({ ...options, urls: server.url, patienceMs: 200 })});
+       const client = new Client(${JSON.stringify({ ...options, urls: server.url, patienceMs: 200, notices: false })});
        const lease = await client.acquire("orders", { ttlMs: 60_000 });
        console.log(String(lease.token));
        const lines = createInterface({ input: process.stdin });

@@ -6,6 +6,7 @@ safe: hand `grant.token` to one of `palisade.fences`."""
 from ._async import AsyncClient, AsyncGrant, AsyncLock
 from ._client import Client, Grant, Lock
 from ._model import Duration, Event, Holder, Leader, LockInfo, Status, slot_key
+from ._notices import Notice
 from .errors import (
     Invalid,
     LeaseLost,
@@ -35,6 +36,7 @@ __all__ = [
     "LockHeld",
     "LockInfo",
     "NotAcquired",
+    "Notice",
     "OperatorNeeded",
     "PalisadeError",
     "Status",

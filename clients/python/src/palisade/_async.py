@@ -5,64 +5,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, AsyncGenerator, AsyncIterator, Callable, Literal, Optional, Sequence, TypeVar, Union
+from typing import Any, AsyncGenerator, AsyncIterator, Callable, Literal, Optional, TypeVar
 
 from . import _election
 from . import _protocol as protocol
-from ._bearer import Bearer
+from ._base import BaseClient
 from ._clock import SECOND, now_ns
-from ._exchange import AsyncExchange, Exchange
+from ._exchange import AsyncExchange
 from ._grant import BaseGrant
 from ._hold import Hold
+from ._listening import AsyncListening
 from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
+from ._notices import Listener
 from ._process import OfOneProcess
-from ._reports import CLOSE_NS, Reports
-from ._requests import WAIT, Requests
+from ._reports import CLOSE_NS
+from ._requests import WAIT
 from ._sse import Position
-from ._transport import AsyncHttp, AsyncTransport, SyncHttp, running_loop
+from ._transport import AsyncHttp, AsyncTransport, running_loop
 from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
 Result = TypeVar("Result")
 
 
-class AsyncClient(OfOneProcess):
+class AsyncClient(BaseClient):
     """Asks a Palisade server for locks. The arguments are those of `palisade.Client`. It may be used on one event loop
     after the other, with connections of its own on each; a grant is renewed on the loop that acquired it."""
 
-    def __init__(
-        self,
-        url: Union[str, Sequence[str], None] = None,
-        *,
-        patience: Duration = "5s",
-        margin: Duration = 0,
-        token: Optional[str] = None,
-        token_file: Union[str, os.PathLike[str], None] = None,
-        verify: Any = True,
-        cert: Any = None,
-        report_refusals: bool = True,
-    ) -> None:
-        self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
-        self._reports = Reports(report_refusals, self._requests.endpoints, self._report_exchange())
-        self._transport = AsyncTransport(self._requests.endpoints, self._exchange())
+    def _open(self, notices: bool) -> None:
+        exchange = self._exchange()
+        self._transport = AsyncTransport(self._requests.endpoints, exchange())
+        self._listening = AsyncListening(notices, self._requests.endpoints, exchange)
         # Tasks that nobody waits for: the event loop itself keeps only weak references.
         self._cleanups: set[asyncio.Task[None]] = set()
 
-    def _exchange(self) -> AsyncExchange:
-        return AsyncHttp(self._requests.settings)
-
-    def _report_exchange(self) -> Callable[[], Exchange]:
+    def _exchange(self) -> Callable[[], AsyncExchange]:
         """It keeps no reference to the client."""
         settings = self._requests.settings
-        return lambda: SyncHttp(settings)
-
-    @property
-    def reports_dropped(self) -> int:
-        """As `palisade.Client.reports_dropped`."""
-        return self._reports.dropped
+        return lambda: AsyncHttp(settings)
 
     def lock(
         self,
@@ -194,6 +176,7 @@ class AsyncClient(OfOneProcess):
 
     async def aclose(self) -> None:
         """As `palisade.Client.close`."""
+        await self._listening.close()
         until = now_ns() + CLOSE_NS
         while not self._reports.is_idle() and now_ns() < until:
             await asyncio.sleep(0.005)  # real time: the reports have a thread of their own
@@ -323,6 +306,9 @@ class AsyncGrant(BaseGrant):
         self._check_in_time()
         loop = asyncio.get_running_loop()
         self._tasks += [loop.create_task(client._run(self._renewal())), loop.create_task(self._alarm())]
+        self._loop = loop
+        self._tellings: set[asyncio.Task[None]] = set()
+        client._listening.add(self._heard)
 
     async def downgrade(self) -> AsyncGrant:
         """Makes a writer a reader, in one step: no other writer gets in between. See `palisade.Grant.downgrade`."""
@@ -402,6 +388,17 @@ class AsyncGrant(BaseGrant):
             # A task of a loop that is over needs no end.
             if not task.get_loop().is_closed():
                 task.cancel()
+
+    def _run(self, listener: Listener) -> None:
+        """On the loop of the grant, also if another thread noticed the change."""
+        # The loop may be over.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._tell, listener)
+
+    def _tell(self, listener: Listener) -> None:
+        telling = self._loop.create_task(listener.tell_async())
+        self._tellings.add(telling)
+        telling.add_done_callback(self._tellings.discard)
 
 
 async def _sleep(until_ns: int) -> None:

@@ -15,32 +15,35 @@ from typing import Any, Iterator, Optional
 import httpcore
 import httpx
 
+from ._cancel import Cancel
 from ._clock import SECOND, now_ns
 from ._process import Guard, this_process
 
 
 class _Until(threading.local):
     ns: Optional[int] = None
+    cancel: Optional[Cancel] = None
 
 
 _until = _Until()
 
 
 @contextlib.contextmanager
-def bounded(until_ns: int) -> Iterator[None]:
-    """Ends this thread's work at its connections by then, in this block."""
-    before, _until.ns = _until.ns, until_ns
+def bounded(until_ns: int, cancel: Optional[Cancel] = None) -> Iterator[None]:
+    """Ends this thread's work at its connections by then, in this block, or when it is cancelled."""
+    before = _until.ns, _until.cancel
+    _until.ns, _until.cancel = until_ns, cancel
     try:
         yield
     finally:
-        _until.ns = before
+        _until.ns, _until.cancel = before
 
 
 def _left(timeout: Optional[float], over: type[Exception]) -> Optional[float]:
     if _until.ns is None:
         return timeout
     left = (_until.ns - now_ns()) / SECOND
-    if left <= 0:
+    if left <= 0 or (_until.cancel is not None and _until.cancel.is_set):
         raise over("the time of the attempt is over")
     return left if timeout is None else min(left, timeout)
 
@@ -50,7 +53,15 @@ class _Stream(httpcore.NetworkStream):
         self._inner = inner
 
     def read(self, max_bytes: int, timeout: Optional[float] = None) -> bytes:
-        return self._inner.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+        left = _left(timeout, httpcore.ReadTimeout)
+        if _until.cancel is not None:
+            _until.cancel.wakes(self._hang_up)
+        return self._inner.read(max_bytes, left)
+
+    def _hang_up(self) -> None:
+        """Ends a read of another thread, which closing would not. That of `ssl` changes what the reader uses."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self.get_extra_info("socket"), socket.SHUT_RDWR)
 
     def write(self, buffer: bytes, timeout: Optional[float] = None) -> None:
         self._inner.write(buffer, _left(timeout, httpcore.WriteTimeout))

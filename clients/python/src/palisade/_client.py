@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Callable, Generator, Iterator, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Generator, Iterator, Optional, TypeVar
 
 from . import _alarms, _election, _renewals
 from . import _protocol as protocol
-from ._bearer import Bearer
+from ._base import BaseClient
 from ._clock import SECOND, now_ns
 from ._exchange import Exchange
 from ._grant import BaseGrant
+from ._listening import Listening
 from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
+from ._notices import Listener
 from ._process import Guard, OfOneProcess
-from ._reports import Reports
-from ._requests import WAIT, Requests
+from ._requests import WAIT
 from ._sse import Position
-from ._transport import SyncHttp, SyncTransport
+from ._transport import SyncTransport
 from .errors import LeaseLost, LockHeld, PalisadeError, Unavailable, UnknownOutcome
 
 log = logging.getLogger("palisade")
@@ -34,7 +34,7 @@ def _sleep(until_ns: int) -> None:
         time.sleep(min(left, SECOND) / SECOND)
 
 
-class Client(OfOneProcess):
+class Client(BaseClient):
     """Asks a Palisade server for locks. It may be shared by threads.
 
     `url`: one address, or several (a list, or a text with commas); by default `PALISADE_URL`, else
@@ -44,38 +44,19 @@ class Client(OfOneProcess):
     token may be replaced while the client runs. `verify`: the CAs that it trusts: by default those of this machine, or
     a file of CAs in PEM, or an `ssl.SSLContext`. `cert`: its own certificate: a file in PEM, or `(certificate, key)`.
     These files are read again for each new connection, so they may be replaced, too. `report_refusals`: a fence that
-    refuses a token of this client as stale is reported to the server in the background, for `palisade history`."""
+    refuses a token of this client as stale is reported to the server in the background, for `palisade history`.
+    `notices`: while it holds leases, a long request for each hundred of them asks the server for news, so a lease that
+    an operator revokes is lost within a second, and not at its next renewal."""
 
-    def __init__(
-        self,
-        url: Union[str, Sequence[str], None] = None,
-        *,
-        patience: Duration = "5s",
-        margin: Duration = 0,
-        token: Optional[str] = None,
-        token_file: Union[str, os.PathLike[str], None] = None,
-        verify: Any = True,
-        cert: Any = None,
-        report_refusals: bool = True,
-    ) -> None:
-        self._requests = Requests(url, patience, margin, Bearer(token, token_file), verify, cert)
-        self._reports = Reports(report_refusals, self._requests.endpoints, self._report_exchange())
-        self._transport = SyncTransport(self._requests.endpoints, self._exchange())
+    def _open(self, notices: bool) -> None:
+        exchange = self._exchange()
+        self._transport = SyncTransport(self._requests.endpoints, exchange())
+        self._listening = Listening(notices, self._requests.endpoints, exchange)
         self._cleanups: set[threading.Thread] = set()
         self._guard = Guard()
 
-    def _exchange(self) -> Exchange:
-        return SyncHttp(self._requests.settings)
-
-    def _report_exchange(self) -> Callable[[], Exchange]:
-        """It keeps no reference to the client."""
-        settings = self._requests.settings
-        return lambda: SyncHttp(settings)
-
-    @property
-    def reports_dropped(self) -> int:
-        """How many refusals of a fence this process could not report: nobody answered, or too many came at once."""
-        return self._reports.dropped
+    def _exchange(self) -> Callable[[], Exchange]:
+        return self._background_exchange()
 
     def lock(
         self,
@@ -222,6 +203,7 @@ class Client(OfOneProcess):
     def close(self) -> None:
         """Finishes reports of refusals, at most for 250 ms, and giving up requests and locks in the background, at most
         for the client's patience, and then ends the connections. Leases that are still held expire."""
+        self._listening.close()
         self._reports.wait()
         self._reports.close()
         until = now_ns() + self._requests.patience_ns
@@ -350,6 +332,7 @@ class Grant(BaseGrant):
         self._check_in_time()
         _alarms.watch(self._hold)
         _renewals.renew(self._renewed, self._go_on() or now_ns())
+        client._listening.add(self._heard)
 
     @property
     def lost(self) -> threading.Event:
@@ -453,3 +436,12 @@ class Grant(BaseGrant):
 
     def _stop(self) -> None:
         _renewals.cancel(self._renewed)
+
+    def _run(self, listener: Listener) -> None:
+        """A callback that blocks keeps a thread of its own."""
+        thread = threading.Thread(target=listener.tell, name="palisade: notices", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The interpreter is about to end, or there are no more threads: the next change tries again.
+            listener.rest()

@@ -41,6 +41,8 @@ class Endpoints:
                     "invalid", f"a token is not sent to {url} without TLS, because others could read it: write https://"
                 )
         self._at = 0
+        #: How often an address failed, or did not lead.
+        self.breaks = 0
         self._leader: Optional[str] = None
         self._hops = 0
         # The address whose last attempt was answered.
@@ -51,6 +53,13 @@ class Endpoints:
         with self._guard:
             return self._leader or self.urls[self._at]
 
+    def apart(self) -> Endpoints:
+        """The same addresses, for requests whose failures say nothing about these. They begin where this is now."""
+        apart = Endpoints(self.urls, self._secret)
+        with self._guard:
+            apart._at, apart._leader = self._at, self._leader
+        return apart
+
     def proven(self, url: str) -> bool:
         """Whether the last attempt at this address was answered."""
         return self._answered == url
@@ -58,6 +67,7 @@ class Endpoints:
     def failed(self, url: str) -> None:
         """The next attempt is at the next address."""
         with self._guard:
+            self.breaks += 1
             if url == self._answered:
                 self._answered = None
             if url == self._leader:

@@ -10,7 +10,9 @@ from . import _election, _handed
 from . import _protocol as protocol
 from ._clock import SECOND, now_ns
 from ._hold import Hold
+from ._listen import Heard
 from ._model import Duration, slot_key
+from ._notices import Callback, Listener, Notices
 from ._process import OfOneProcess
 from ._reports import Report, Reports
 from ._requests import Requests
@@ -20,11 +22,20 @@ from .fences.rule import Pass, granted_by
 log = logging.getLogger("palisade")
 
 
+class Listens(Protocol):
+    """As `_listening` has it for either kind of client."""
+
+    def renewed(self) -> None: ...
+
+
 class Keeper(Protocol):
     """The client's methods that a grant needs, for either kind of client."""
 
     _requests: Requests
     _reports: Reports
+
+    @property
+    def _listening(self) -> Listens: ...
 
     def _in_background(self, steps: protocol.Steps[Any], what: str) -> None: ...
 
@@ -53,6 +64,8 @@ class BaseGrant(OfOneProcess):
             # The same lease, which was renewed while the upgrade waited.
             deadline = max(deadline, wish.reader.hold.deadline)
         self._hold = Hold(deadline, self._announce)
+        self._notices = Notices(self._hold, self._run)
+        self._heard = [Heard(self._ref, self._hold, lock, self._wanted) for lock in self.locks]
 
     @property
     def token(self) -> int:
@@ -138,6 +151,22 @@ class BaseGrant(OfOneProcess):
         if not self._hold.holds():
             raise protocol.lost(self._hold, self._ref)
 
+    def listen(self, callback: Callback) -> None:
+        """Calls `callback` with each `Notice` about this lease: `suspended` (a renewal failed), `restored`, `wanted`
+        (others wait for the lock), `unwanted`, `lost`. If the lease is suspended, wanted or lost already, it is told so
+        at once. Nothing follows a loss, a release or `export`.
+
+        One call at a time, on a thread of its own; of `AsyncClient` on the event loop, where it may be a coroutine
+        function. While it runs, no renewal waits for it, and of what changes meanwhile it is told the latest state. Its
+        exceptions are logged."""
+        if not callable(callback):
+            raise Invalid("invalid", f"callback is {callback!r}: a function that takes a Notice is needed")
+        self._notices.listen(callback)
+
+    def wanted(self) -> int:
+        """How many requests wait for the lock, as far as this client knows; 0 once it is not held."""
+        return self._notices.waiters if self._hold.holds() else 0
+
     def export(self) -> str:
         """Hands the lease over: the text returned is for `adopt` of a client in another process, or on another machine.
         From the call on it is not held here: it is not renewed, `check` and `release` raise `LeaseLost` with the code
@@ -192,7 +221,11 @@ class BaseGrant(OfOneProcess):
             raise LeaseLost("expired", self._wish.lock, self.token)
 
     def _renewal(self) -> protocol.Steps[None]:
-        return protocol.keep(self._ref, self._hold, self._keeper._requests.deadline)
+        return protocol.keep(self._ref, self._hold, _Renewals(self))
+
+    def _wanted(self) -> None:
+        """A listen said how many wait for one of the locks."""
+        self._notices.want(sum(heard.waiters for heard in self._heard if heard.lock in self._ref.held))
 
     def _leave_for_reader(self) -> protocol.Wish:
         """The request that makes this writer a reader. From now on it is not held."""
@@ -241,6 +274,7 @@ class BaseGrant(OfOneProcess):
     def _announce(self) -> None:
         """The lease is lost."""
         self._set_lost()
+        self._notices.lose()
         self._stop()
         if self._ref.over and len(self.locks) > 1:
             self._give_back(f"what is left beside {self._ref.over}")
@@ -256,3 +290,30 @@ class BaseGrant(OfOneProcess):
     def _stop(self) -> None:
         """Ends the renewal."""
         raise NotImplementedError
+
+    def _run(self, listener: Listener) -> None:
+        """Has it told, elsewhere."""
+        raise NotImplementedError
+
+
+class _Renewals:
+    """Those of a grant."""
+
+    def __init__(self, grant: BaseGrant) -> None:
+        self._grant = grant
+
+    def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
+        return self._grant._keeper._requests.deadline(t0_ns, valid_for_ms)
+
+    def failed(self) -> None:
+        if self._grant._hold.holds():
+            self._grant._notices.suspend()
+
+    def acknowledged(self, waiters: Optional[int]) -> None:
+        grant = self._grant
+        grant._notices.restore()
+        if waiters is not None:
+            for heard in grant._heard:
+                heard.renewed(waiters, len(grant._heard))
+            grant._notices.want(waiters)
+        grant._keeper._listening.renewed()

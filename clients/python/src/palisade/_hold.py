@@ -23,6 +23,7 @@ class Hold:
     def __init__(self, deadline: int, announce: Callable[[], None]) -> None:
         self._deadline = deadline
         self._over: Optional[str] = None
+        self._reason: Optional[str] = None
         self._announce = announce
         self._guard = Guard()
         self._upgrading = False
@@ -42,6 +43,11 @@ class Hold:
         """Why it is over: a code, "released", "handed_over", or "forked" in a child of the process that acquired it."""
         return self._over if self.is_here else "forked"
 
+    @property
+    def reason(self) -> Optional[str]:
+        """The operator's, of a lease that was revoked, if the server told it."""
+        return self._reason
+
     def holds(self) -> bool:
         """Whether the holder may act now. Once the clock has passed the deadline, it stays false."""
         if not self.is_here:
@@ -59,14 +65,14 @@ class Hold:
             with self._guard:
                 self._deadline = max(self._deadline, deadline)
 
-    def end(self, code: str) -> bool:
+    def end(self, code: str, reason: Optional[str] = None) -> bool:
         """Not held from now on. The first reason stays. Tells whether this was it."""
         if not self.is_here:
             return False
         with self._guard:
             if self._over is not None:
                 return False
-            self._over = code
+            self._over, self._reason = code, reason
         if code not in ("released", "handed_over"):
             self._announce()
         return True

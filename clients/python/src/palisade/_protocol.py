@@ -13,8 +13,9 @@ import json
 import urllib.parse
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, Callable, Generator, Literal, Optional, TypeVar, Union
+from typing import Any, Callable, Generator, Literal, Optional, Protocol, TypeVar, Union
 
+from ._cancel import Cancel
 from ._clock import MILLISECOND, now_ns
 from ._hold import Hold
 from ._model import Malformed, holder, integer, slots, text, token
@@ -42,6 +43,8 @@ class Send:
     check: Callable[[Reply], object] = lambda reply: None
     #: Replaces this request at an address that did not give the last answer.
     probe: Optional[Send] = None
+    #: Ends the attempt early, from another thread.
+    cancel: Optional[Cancel] = None
 
 
 @dataclass(frozen=True)
@@ -478,6 +481,7 @@ class GrantRef:
             same(reply.value, "lock_acquired", None)
             if is_renewal:
                 integer(reply.value, "valid_for_ms")
+                _waiters(reply)
 
         return check
 
@@ -537,9 +541,24 @@ def give_up_part(grant: GrantRef, hold: Hold, part: str) -> Optional[str]:
     return None
 
 
-def keep(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[None]:
-    """Renews at a third of the remaining time, until the hold is over. `deadline_of(t0, valid_for_ms)` has the
-    margin."""
+class Renewals(Protocol):
+    """Hears how they go."""
+
+    def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
+        """Less the margin."""
+
+    def failed(self) -> None: ...
+
+    def acknowledged(self, waiters: Optional[int]) -> None:
+        """So many requests wait; None: the server did not say it."""
+
+
+def _waiters(reply: Reply) -> Optional[int]:
+    return integer(reply.value, "waiters") if "waiters" in reply.value else None
+
+
+def keep(grant: GrantRef, hold: Hold, renewals: Renewals) -> Steps[None]:
+    """Renews at a third of the remaining time, until the hold is over."""
     deadlines = dict.fromkeys(grant.locks, hold.deadline)
     longest = 1 << 62
     while True:
@@ -548,13 +567,14 @@ def keep(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[None]:
         yield Pause(min(now + pause, hold.deadline))
         if not hold.holds():
             return
-        acknowledged = yield from _renew(grant, hold, deadlines, deadline_of)
+        acknowledged = yield from _renew(grant, hold, deadlines, renewals)
         longest = 1 << 62 if acknowledged else _LONGEST_PAUSE
 
 
-def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], deadline_of: Any) -> Steps[bool]:
+def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], renewals: Renewals) -> Steps[bool]:
     """Renews each lock that is held, because the server looks at the named one only; first the one that was
     acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged."""
+    waiters: Optional[int] = None
     for lock in sorted(grant.held, key=deadlines.__getitem__):
         if not hold.holds():
             return False
@@ -563,17 +583,28 @@ def _renew(grant: GrantRef, hold: Hold, deadlines: dict[str, int], deadline_of: 
         check = grant.check(lock, is_renewal=True)
         outcome = yield Send("POST", lock_path(lock, "renew"), grant.body(), timeout, check)
         if fault_of(outcome) is not None:
+            renewals.failed()
             return False
         assert isinstance(outcome, Reply)
         if outcome.status == 200:
-            deadlines[lock] = deadline_of(t0, integer(outcome.value, "valid_for_ms"))
+            deadlines[lock] = renewals.deadline(t0, integer(outcome.value, "valid_for_ms"))
             hold.renewed(min(deadlines[each] for each in [lock, *grant.held]))
-        elif code_of(outcome) not in GONE or hold.expects(code_of(outcome)):
+            waiters = _waiters(outcome)
+        elif code_of(outcome) not in GONE:
+            renewals.failed()
             return False
-        elif lock in grant.held:  # else it was released here meanwhile
-            grant.over = lock
-            hold.end(code_of(outcome))
+        elif hold.expects(code_of(outcome)) or ended(grant, hold, lock, code_of(outcome)):
             return False
+    renewals.acknowledged(waiters)
+    return True
+
+
+def ended(grant: GrantRef, hold: Hold, lock: str, code: str, reason: Optional[str] = None) -> bool:
+    """The server said that a lock is over. False: it was released here meanwhile."""
+    if lock not in grant.held:
+        return False
+    grant.over = lock
+    hold.end(code, reason)
     return True
 
 
@@ -588,9 +619,7 @@ def sequencer(grant: GrantRef, hold: Hold, lock: str, until_ns: int) -> Steps[st
             text(reply.value, "sequencer")
 
     reply = yield from repeated("POST", lock_path(lock, "sequencer"), grant.body(), until_ns, check)
-    if code_of(reply) in GONE and lock in grant.held:  # else it was released here meanwhile
-        grant.over = lock
-        hold.end(code_of(reply))
+    if code_of(reply) in GONE and ended(grant, hold, lock, code_of(reply)):
         raise lost(hold, grant)
     if reply.status != 200:
         raise error_of(reply)
@@ -600,4 +629,4 @@ def sequencer(grant: GrantRef, hold: Hold, lock: str, until_ns: int) -> Steps[st
 def lost(hold: Hold, grant: GrantRef) -> LeaseLost:
     """Why a holder may not act."""
     code = hold.over or "expired"
-    return LeaseLost("not_held" if code == "released" else code, grant.lock, grant.token)
+    return LeaseLost("not_held" if code == "released" else code, grant.lock, grant.token, hold.reason)

@@ -26,12 +26,17 @@ _SWEEP = 1024
 
 
 class Renewal:
-    """That of one lease. `steps` goes on with it, and returns the instant of the next time, or None at its end."""
+    """That of one lease. `steps` goes on with it, and returns the instant of the next time, or None at its end. Without
+    a hold it is other work, which may be a second late."""
 
-    def __init__(self, hold: Hold, steps: Callable[[], Optional[int]]) -> None:
-        self.hold: Optional[Hold] = hold
+    def __init__(self, hold: Optional[Hold], steps: Callable[[], Optional[int]]) -> None:
+        self.hold = hold
         self.steps: Optional[Callable[[], Optional[int]]] = steps
         self.late_ns = 0
+
+    def bears_ns(self, now: int) -> int:
+        """How long it may wait for a thread."""
+        return SECOND if self.hold is None else max(self.hold.deadline - now, 0) // LATE
 
 
 class _Schedule:
@@ -70,8 +75,8 @@ class _Schedule:
                 now = now_ns()
                 while self._waiting and self._waiting[0][0] <= now:
                     renewal = heapq.heappop(self._waiting)[2]
-                    if renewal.hold is not None:
-                        renewal.late_ns = now + max(renewal.hold.deadline - now, 0) // LATE
+                    if renewal.steps is not None:
+                        renewal.late_ns = now + renewal.bears_ns(now)
                         self._ready.append(renewal)
                 self._employ(now)
                 # In slices: the timer of the system stops in suspension, the holder's clock does not.
@@ -136,6 +141,11 @@ _SCHEDULES = PerProcess(_Schedule)
 def renew(renewal: Renewal, due_ns: int) -> None:
     """From this instant on."""
     _SCHEDULES.here().at(due_ns, renewal)
+
+
+def later(work: Callable[[], None], due_ns: int) -> None:
+    """Calls it at this instant, soon. It may not wait."""
+    renew(Renewal(None, work), due_ns)
 
 
 def cancel(renewal: Renewal) -> None:

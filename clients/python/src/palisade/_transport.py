@@ -230,7 +230,7 @@ class SyncHttp:
             pool = self.pool
         nonce = new_nonce()
         try:
-            with bounded(until_ns):
+            with bounded(until_ns, send.cancel):
                 answer = pool.client.request(**_request(url, send, nonce, until_ns))
             _owned(url, nonce, answer)
             return believed(url, send, answer.status_code, answer.content)

@@ -35,14 +35,16 @@ class LockHeld(NotAcquired):
 
 
 class LeaseLost(PalisadeError):
-    """The lease is over: stop the work. The next grant has another token."""
+    """The lease is over: stop the work. The next grant has another token. `reason`: the operator's, if a notice had
+    it."""
 
-    def __init__(self, code: str, lock: str, token: int) -> None:
-        why = _WHY.get(code, code)
+    def __init__(self, code: str, lock: str, token: int, reason: Optional[str] = None) -> None:
+        why = _WHY.get(code, code) + (f" ({reason})" if reason else "")
         code = "not_held" if code == "forked" else code
         super().__init__(code, f"the lease of {lock!r} (fencing token {token}) is lost: {why}")
         self.lock = lock
         self.token = token
+        self.reason = reason
 
 
 class Unavailable(PalisadeError):

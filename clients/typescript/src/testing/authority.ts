@@ -128,8 +128,12 @@ export class Authority {
   token = 0;
   readonly tokens = new Map<string, number[]>();
   readonly #ended = new Map<string, string>();
+  /** Why operators revoked some of them. */
+  readonly #reasons = new Map<string, string>();
   readonly #waiters = new Set<() => void>();
-  /** Those who wait know of the changes up to this one. */
+  /** How often a queue changed. */
+  #queued = 0;
+  /** Those who wait know of so many changes of both kinds. */
   #announced = 0;
 
   /** Whole milliseconds. */
@@ -171,8 +175,9 @@ export class Authority {
         lock.of = 0;
       }
     }
-    if (this.#announced !== this.revision) {
-      this.#announced = this.revision;
+    const changes = this.revision + this.#queued;
+    if (this.#announced !== changes) {
+      this.#announced = changes;
       this.broadcast();
     }
   }
@@ -311,6 +316,9 @@ export class Authority {
     }
     lock.grants = lock.grants.filter((other) => other !== grant);
     this.#ended.set(ending(term.key, lock.name, grant.number), code);
+    if (reason !== "") {
+      this.#reasons.set(ending(term.key, lock.name, grant.number), reason);
+    }
     if (code !== "superseded" && (grant.lockDelayMs > 0 || grant.atLeastForMs > 0)) {
       const delayed = code === "expired" || code === "revoked" ? this.now() + grant.lockDelayMs : 0;
       lock.closedUntil = Math.max(lock.closedUntil, grant.at + grant.atLeastForMs, delayed);
@@ -325,8 +333,20 @@ export class Authority {
     }
   }
 
+  enter(pending: Pending): void {
+    this.queue.push(pending);
+    this.#queued += 1;
+  }
+
   leave(pending: Pending): void {
+    const before = this.queue.length;
     this.queue = this.queue.filter((other) => other !== pending);
+    this.#queued += before - this.queue.length;
+  }
+
+  /** How many requests wait for a lock. */
+  waiting(name: string): number {
+    return this.queue.filter(({ names }) => names.includes(name)).length;
   }
 
   /** Keeps the place of a request that nobody is connected for. */
@@ -383,6 +403,11 @@ export class Authority {
   /** Why a grant is over; undefined if it is not known. */
   ending(key: unknown, lock: string, number: unknown): string | undefined {
     return this.#ended.get(ending(String(key), lock, Number(number)));
+  }
+
+  /** The operator's reason of a grant that was revoked. */
+  reason(key: unknown, lock: string, number: unknown): string | undefined {
+    return this.#reasons.get(ending(String(key), lock, Number(number)));
   }
 
   /** The grant that a change of mode is about: a writer's that becomes a reader, or the other way round. */

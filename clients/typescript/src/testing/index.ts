@@ -32,12 +32,12 @@ export class MemoryServer {
   /** A client of this server. Options about addresses, bearer tokens and certificates have no effect. */
   client(options: ClientOptions = {}): Client {
     checkKind("what client takes", options, isPlain(options), "an object of options, as for new Client");
-    return new Client({ ...options, [THROUGH]: new Wire(this.#authority) } as ClientOptions);
+    return new Client({ ...options, [THROUGH]: () => new Wire(this.#authority) } as ClientOptions);
   }
 
   /**
-   * Ends every grant of a lock, as if no renewal had come in time. Its holder learns of it from its next renewal, after a third of
-   * its `ttlMs`: a test gives the lock a short one.
+   * Ends every grant of a lock, as if no renewal had come in time. Its holder learns of it by a notice, at once; of a client with
+   * `notices: false` from its next renewal, after a third of its `ttlMs`.
    */
   expire(lock: string): void {
     this.#endAll(lock, "expired");

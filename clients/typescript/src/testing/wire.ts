@@ -14,6 +14,8 @@ import {
 
 const COMMENT_TIME = 15_000;
 const MAX_PERMITS = 64;
+const MAX_LISTENED = 100;
+const MAX_LISTEN_WAIT = 60_000;
 
 type Told = readonly [status: number, body: Json];
 
@@ -84,8 +86,11 @@ export class Wire implements Exchange {
     const [what = "", escaped = "", verb = ""] = url.pathname.replace("/v1/", "").split("/");
     const name = decodeURIComponent(escaped);
     try {
-      return what === "locks" && verb === "acquire"
-        ? await this.#acquire(name, body as unknown as Asking, signal)
+      if (what === "locks" && verb === "acquire") {
+        return await this.#acquire(name, body as unknown as Asking, signal);
+      }
+      return what === "listen"
+        ? await this.#listen(body, signal)
         : this.#answer(`${what} ${verb}`, name, body, url.searchParams);
     } finally {
       authority.settle();
@@ -163,7 +168,7 @@ export class Wire implements Exchange {
     return {
       resource_id: lock.name,
       holder: first === undefined ? null : this.#holder(first, true),
-      waiters: authority.queue.filter(({ names }) => names.includes(lock.name)).length,
+      waiters: authority.waiting(lock.name),
       ...(all ? { revision: authority.revision } : {}),
       ...(delayed > 0 ? { delayed_ms: delayed } : {}),
       ...(lock.of > 0 ? { permits: lock.of } : {}),
@@ -270,7 +275,7 @@ export class Wire implements Exchange {
     if (id !== "") {
       authority.requests.set(id, pending);
     }
-    authority.queue.push(pending);
+    authority.enter(pending);
     return pending;
   }
 
@@ -310,7 +315,51 @@ export class Wire implements Exchange {
     term.until = Math.max(term.until, authority.now() + term.ttlMs);
     const left = term.until - authority.now();
     const times = { lease_duration_ms: term.ttlMs, valid_for_ms: left, remaining_ms: left };
-    return [200, { resource_id: name, fencing_token: token, authority: authority.id, ...times }];
+    const own = [...authority.locks.values()].filter(({ grants }) => grants.some((grant) => grant.term === term));
+    const waiters = own.reduce((all, lock) => all + authority.waiting(lock.name), 0);
+    return [200, { resource_id: name, fencing_token: token, authority: authority.id, ...times, waiters }];
+  }
+
+  /** Answers when it has something to say. */
+  async #listen(body: Json, signal: AbortSignal): Promise<Told> {
+    const { authority } = this;
+    const { grants, wait_ms: wait = 20_000 } = body;
+    const named = Array.isArray(grants) ? (grants as Json[]) : [];
+    const keys = new Set(named.map((grant) => JSON.stringify([grant["resource_id"], grant["fencing_token"]])));
+    if (named.length < 1 || named.length > MAX_LISTENED || keys.size < named.length) {
+      return this.#refused(invalid(`grants: 1 to ${MAX_LISTENED}, each once`));
+    }
+    if (!Number.isInteger(wait) || Number(wait) < 0 || Number(wait) > MAX_LISTEN_WAIT) {
+      return this.#refused(invalid(`wait_ms: 0 to ${MAX_LISTEN_WAIT}`));
+    }
+    // As of a poll, its time is the real one.
+    const until = performance.now() + Number(wait);
+    for (;;) {
+      authority.settle();
+      if (authority.state === "down") {
+        return this.#down();
+      }
+      const notices = named.map((grant) => this.#news(grant)).filter((notice) => notice !== undefined);
+      if (notices.length > 0 || performance.now() >= until) {
+        return [200, { notices }];
+      }
+      await authority.change(signal);
+    }
+  }
+
+  #news({ resource_id, lock_token, fencing_token, waiters: known = 0 }: Json): Json | undefined {
+    const { authority } = this;
+    const name = String(resource_id);
+    const about = { resource_id, fencing_token };
+    if ("code" in authority.find(name, lock_token, fencing_token)) {
+      const code = authority.ending(lock_token, name, fencing_token) ?? "unknown";
+      const reason = authority.reason(lock_token, name, fencing_token);
+      return { ...about, event: "ended", how: code === "not_held" ? "released" : code, reason };
+    }
+    const waiters = authority.waiting(name);
+    return waiters > Number(known) || (waiters === 0 && Number(known) > 0)
+      ? { ...about, event: "wanted", waiters }
+      : undefined;
   }
 
   #release(name: string, body: Json): Told {

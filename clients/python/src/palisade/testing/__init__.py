@@ -48,8 +48,8 @@ class MemoryServer:
         return _AsyncClient(self._authority, _used(options))
 
     def expire(self, lock: str) -> None:
-        """Ends every grant of a lock, as if no renewal had come in time. Its holder learns of it from its next renewal,
-        after a third of its ttl: a test gives the lock a short one."""
+        """Ends every grant of a lock, as if no renewal had come in time. Its holder learns of it by a notice, at once;
+        of a client with `notices=False` from its next renewal, after a third of its ttl."""
         self._end_all(lock, "expired", "")
 
     def revoke(self, lock: str, reason: str = "") -> None:
@@ -130,12 +130,8 @@ class _Client(Client):
         self._authority = authority
         super().__init__(_URL, **options)
 
-    def _exchange(self) -> Exchange:
-        return Wire(self._authority)
-
-    def _report_exchange(self) -> Callable[[], Exchange]:
-        authority = self._authority
-        return lambda: Wire(authority)
+    def _background_exchange(self) -> Callable[[], Exchange]:
+        return _wires(self._authority)
 
 
 class _AsyncClient(AsyncClient):
@@ -143,9 +139,13 @@ class _AsyncClient(AsyncClient):
         self._authority = authority
         super().__init__(_URL, **options)
 
-    def _exchange(self) -> AsyncExchange:
-        return AsyncWire(self._authority)
-
-    def _report_exchange(self) -> Callable[[], Exchange]:
+    def _exchange(self) -> Callable[[], AsyncExchange]:
         authority = self._authority
-        return lambda: Wire(authority)
+        return lambda: AsyncWire(authority)
+
+    def _background_exchange(self) -> Callable[[], Exchange]:
+        return _wires(self._authority)
+
+
+def _wires(authority: Authority) -> Callable[[], Exchange]:
+    return lambda: Wire(authority)

@@ -159,12 +159,16 @@ class Authority:
         self.queue: list[Pending] = []
         #: Why grants are over, by the lease key, the lock and the number.
         self.ended: dict[tuple[str, str, int], str] = {}
+        #: Why operators revoked some of them.
+        self.reasons: dict[tuple[str, str, int], str] = {}
         self.tokens: dict[str, list[int]] = {}
         #: The latest changes; the last one has the number `revision`.
         self.changes: list[Change] = []
         self.revision = 0
-        # Those who wait know of the changes up to this one.
-        self._announced = 0
+        # How often a queue changed.
+        self._queued = 0
+        # Those who wait know of the changes up to these.
+        self._announced = 0, 0
         self._wakers: dict[object, Callable[[], object]] = {}
 
     def lock(self, name: str) -> Lock:
@@ -215,8 +219,9 @@ class Authority:
             wanted = any(pending.permits and pending.names[0] == lock.name for pending in self.queue)
             if lock.of and not lock.grants and not wanted:
                 lock.of = 0
-        if self._announced != self.revision:
-            self._announced = self.revision
+        changes = self.revision, self._queued
+        if self._announced != changes:
+            self._announced = changes
             self.broadcast()
 
     def next_ns(self) -> int:
@@ -309,6 +314,8 @@ class Authority:
             return
         lock.grants.remove(grant)
         self.ended[grant.lease.key, lock.name, grant.number] = code
+        if reason:
+            self.reasons[grant.lease.key, lock.name, grant.number] = reason
         grant.lease.grants -= 1
         if grant.lease.grants == 0:
             self.leases.pop(grant.lease.key, None)
@@ -324,9 +331,18 @@ class Authority:
                 pending.denied = over(code, grant.number)
                 self.leave(pending)
 
+    def enter(self, pending: Pending) -> None:
+        self.queue.append(pending)
+        self._queued += 1
+
     def leave(self, pending: Pending) -> None:
         if pending in self.queue:
             self.queue.remove(pending)
+            self._queued += 1
+
+    def waiting(self, name: str) -> int:
+        """How many requests wait for a lock."""
+        return sum(pending.names.count(name) for pending in self.queue)
 
     def tell(self, kind: str, grant: Grant, **more: Any) -> None:
         self.revision += 1

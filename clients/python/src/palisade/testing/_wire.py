@@ -9,12 +9,13 @@ import threading
 import urllib.parse
 from typing import Any, AsyncIterator, Callable, Generator, Iterator, Optional, TypeVar, Union
 
+from .._cancel import Cancel
 from .._clock import MILLISECOND, SECOND, now_ns
 from .._exchange import AsyncStream, Stream, believed
 from .._protocol import Fault, Reply, Send, attempt_ns
 from .._transport import running_loop
 from ..errors import Invalid
-from ._authority import DOWN, KEPT_FOR, STALLED, UP, Authority, Grant, Lock, Pending, Refusal, invalid, over
+from ._authority import DOWN, KEPT_FOR, STALLED, UP, Authority, Grant, Lease, Lock, Pending, Refusal, invalid, over
 
 Answer = tuple[int, dict[str, Any]]
 Result = TypeVar("Result")
@@ -53,6 +54,8 @@ class Paths:
         name = urllib.parse.unquote(name)
         if (kind, verb) == ("locks", "acquire"):
             return (yield from self._acquire(name, body))
+        if kind == "listen":
+            return (yield from self._listen(body))
         acts: dict[tuple[str, str], Callable[[], Answer]] = {
             ("status", ""): self._status,
             ("requests", "abandon"): lambda: self._abandon(name),
@@ -165,7 +168,7 @@ class Paths:
         if pending.permits is not None:
             lock.of = pending.permits[1]
         authority.requests[pending.request_id] = pending
-        authority.queue.append(pending)
+        authority.enter(pending)
         return pending
 
     def _wrong(self, lock: Lock, pending: Pending, is_under: bool) -> Optional[Refusal]:
@@ -232,7 +235,43 @@ class Paths:
         left = (lease.until_ns - now_ns()) // MILLISECOND
         about = {"resource_id": name, "fencing_token": grant.token, "authority": self.authority.name}
         duration = {"lease_duration_ms": lease.ttl_ns // MILLISECOND}
-        return 200, {**about, **duration, "valid_for_ms": left, "remaining_ms": left}
+        waiters = sum(self.authority.waiting(each) for each in self._locks_of(lease))
+        return 200, {**about, **duration, "valid_for_ms": left, "remaining_ms": left, "waiters": waiters}
+
+    def _locks_of(self, lease: Lease) -> list[str]:
+        return [lock.name for lock in self.authority.locks.values() if any(g.lease is lease for g in lock.grants)]
+
+    def _listen(self, body: dict[str, Any]) -> Steps[Answer]:
+        authority, grants, wait_ms = self.authority, body.get("grants"), body.get("wait_ms", 20_000)
+        if not isinstance(grants, list) or not 1 <= len(grants) <= 100:
+            return _refused(invalid("grants: 1 to 100"))
+        if len({(named["resource_id"], named["fencing_token"]) for named in grants}) < len(grants):
+            return _refused(invalid("grants: each once"))
+        if type(wait_ms) is not int or not 0 <= wait_ms <= 60_000:
+            return _refused(invalid("wait_ms: 0 to 60000"))
+        until = now_ns() + wait_ms * MILLISECOND
+        while True:
+            authority.settle()
+            if authority.state == DOWN:
+                return _refused(_DOWN)
+            notices = [notice for named in grants for notice in self._news(named)]
+            if notices or now_ns() >= until:
+                return 200, {"notices": notices}
+            yield min(authority.next_ns(), until)
+
+    def _news(self, named: dict[str, Any]) -> list[dict[str, Any]]:
+        """At most one notice."""
+        name, key, number = named["resource_id"], named["lock_token"], named["fencing_token"]
+        about = {"resource_id": name, "fencing_token": number}
+        grant = self.authority.find(name, key, number)
+        if isinstance(grant, Refusal):
+            ending = key, name, number
+            code = self.authority.ended.get(ending, "unknown")
+            how = "released" if code == "not_held" else code
+            reason = self.authority.reasons.get(ending)
+            return [{**about, "event": "ended", "how": how, **({"reason": reason} if reason else {})}]
+        known, waiters = named.get("waiters", 0), self.authority.waiting(name)
+        return [{**about, "event": "wanted", "waiters": waiters}] if waiters > known or known > waiters == 0 else []
 
     def _find(self, name: str, body: dict[str, Any]) -> Grant | Refusal:
         return self.authority.find(name, body.get("lock_token"), body.get("fencing_token"))
@@ -377,8 +416,7 @@ def holder(grant: Grant) -> dict[str, Any]:
 
 
 def _shown(authority: Authority, lock: Lock, listed: bool = False) -> dict[str, Any]:
-    waiters = sum(pending.names.count(lock.name) for pending in authority.queue)
-    told: dict[str, Any] = {"resource_id": lock.name, "holder": None, "waiters": waiters}
+    told: dict[str, Any] = {"resource_id": lock.name, "holder": None, "waiters": authority.waiting(lock.name)}
     if not listed:
         told["revision"] = authority.revision
     if lock.closed_until_ns > now_ns():
@@ -409,17 +447,19 @@ class Wire:
         if self._closed:
             raise Invalid("invalid", "the client is closed")
         steps = self._paths.carry_out(send.method, send.path, _sent(send.body))
-        status, body = self._run(steps, until_ns)
+        status, body = self._run(steps, until_ns, send.cancel)
         return believed(url, send, status, json.dumps(body).encode())
 
-    def _run(self, steps: Steps[Result], until_ns: int) -> Result:
+    def _run(self, steps: Steps[Result], until_ns: int, cancel: Optional[Cancel] = None) -> Result:
         changed: Optional[threading.Event] = None
         try:
             while True:
                 with self._authority.guard:
                     self._authority.forget(changed)
                     changed = self._changed(step := next(steps))
-                if now_ns() >= until_ns:
+                if cancel is not None:
+                    cancel.wakes(changed.set)
+                if now_ns() >= until_ns or (cancel is not None and cancel.is_set):
                     raise _over()
                 changed.wait(max(0, min(step, until_ns) - now_ns()) / SECOND)
         except StopIteration as end:
