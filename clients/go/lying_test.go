@@ -62,6 +62,8 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer.body["released"] = true
 	case "abandon":
 		answer.body = map[string]any{"request_id": parts[3]}
+	case "listen":
+		answer.status, answer.body = 404, map[string]any{"error": map[string]any{"code": "not_found", "message": "m"}}
 	default:
 		answer.body["waiters"] = 0
 	}
