@@ -26,6 +26,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
@@ -273,10 +274,17 @@ public final class ListeningTest {
     @Test
     public void aThousandLeasesAreTenRequests() throws Exception {
         try (Granting server = new Granting(); Client client = client(server)) {
-            List<Lease> leases = new ArrayList<>();
+            ExecutorService atOnce = Executors.newFixedThreadPool(20);
+            List<Future<Lease>> granted = new ArrayList<>();
             for (int number = 0; number < 1000; number++) {
-                leases.add(client.lock("lock-" + number).acquire());
+                LockRequest request = client.lock("lock-" + number);
+                granted.add(atOnce.submit(request::acquire));
             }
+            List<Lease> leases = new ArrayList<>();
+            for (Future<Lease> one : granted) {
+                leases.add(one.get());
+            }
+            atOnce.shutdown();
             until("1000 grants in 10 requests", () -> {
                 List<Asked> asked = server.since(0);
                 Set<Object> named = new HashSet<>();
@@ -306,14 +314,14 @@ public final class ListeningTest {
     public void newGrantsAreGathered() throws Exception {
         try (Granting server = new Granting(); Client client = client(server)) {
             long start = System.nanoTime();
-            for (int number = 0; number < 50; number++) {
+            for (int number = 0; number < 20; number++) {
                 client.lock("lock-" + number).acquire();
             }
-            for (int times = 0; times < 100; times++) {
+            for (int times = 0; times < 20; times++) {
                 // Held so shortly that nobody need listen.
                 client.lock("short").acquire().release();
             }
-            until("one request with all", () -> server.since(0).stream().anyMatch(one -> one.grants().size() >= 50));
+            until("one request with all", () -> server.since(0).stream().anyMatch(one -> one.grants().size() >= 20));
             long most = (System.nanoTime() - start) / (100 * MS) + 1;
             assertTrue(server.requests() <= most, server.requests() + " requests");
         }
