@@ -63,8 +63,8 @@ type shard struct {
 	grants map[listened]bool
 	// Ends the request under way, if there is one.
 	restart context.CancelFunc
-	// New grants are being gathered.
-	gathering bool
+	// New grants are being gathered; without any, an end is near.
+	gathering, ending bool
 }
 
 // A listened grant is one lock of a lease.
@@ -147,15 +147,18 @@ func (s *shard) forgetLocked(g *listening, one listened) {
 		return
 	}
 	delete(s.grants, one)
-	if len(s.grants) == 0 {
-		time.AfterFunc(lastAnswer, func() {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			if len(s.grants) == 0 {
-				s.stop()
-			}
-		})
+	if len(s.grants) > 0 || s.ending {
+		return
 	}
+	s.ending = true
+	time.AfterFunc(lastAnswer, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		s.ending = false
+		if len(s.grants) == 0 {
+			s.stop()
+		}
+	})
 }
 
 // renewed is told of each renewal, and whether its answer said how many requests wait. A server of before does not.

@@ -146,6 +146,7 @@ final class Listening {
         /** The thread that waits for an answer, or null. */
         private Thread asking;
         private boolean gathering;
+        private boolean ending;
         private boolean restarted;
         private boolean stopped;
         private long rest = FIRST_REST;
@@ -171,9 +172,11 @@ final class Listening {
         }
 
         void forget(Named named) {
-            if (grants.remove(named) != null && grants.isEmpty()) {
+            if (grants.remove(named) != null && grants.isEmpty() && !ending) {
+                ending = true;
                 Client.after(LAST_ANSWER, () -> {
                     synchronized (Listening.this) {
+                        ending = false;
                         if (grants.isEmpty()) {
                             stop();
                         }

@@ -227,8 +227,8 @@ public final class ListeningTest {
             for (int at = 1; at < asked.size(); at++) {
                 long pause = isNews ? 50 * MS : Math.min(500 * MS << (at - 1), 8_000 * MS);
                 long between = asked.get(at).at() - asked.get(at - 1).at();
-                // The handler may see the earlier of two requests late: a small part of the pause.
-                assertTrue(between >= pause * 9 / 10, name + ": request " + at + " came after " + between / MS + " ms");
+                // The earlier time is from before its answer, so a slow machine only adds to the pause.
+                assertTrue(between >= pause, name + ": request " + at + " came after " + between / MS + " ms");
             }
             lease.check();
             assertTrue(notices.stream().allMatch(
