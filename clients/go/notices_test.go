@@ -304,6 +304,32 @@ func TestAListenerThatStopsIsToldNothing(t *testing.T) {
 	}
 }
 
+func TestALeaseThatIsReleasedSaysNothing(t *testing.T) {
+	server := palisadetest.NewServer()
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	released := mustLock(t, client, "orders", palisade.TTL(3*time.Second))
+	control := mustLock(t, client, "other", palisade.TTL(3*time.Second))
+	server.Down()
+	for _, lease := range []*palisade.Lease{released, control} {
+		next(t, heard(t, lease), palisade.Suspended)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = released.Release(ended)
+	start := time.Now()
+	next(t, heard(t, control), palisade.Suspended)
+	none := heard(t, released)
+	// real time: the control's notice took a tenth of it.
+	time.Sleep(10 * time.Since(start))
+	if len(none) > 0 {
+		t.Errorf("%+v", <-none)
+	}
+}
+
 // awaitGoroutines returns when no more goroutines than that are left.
 func awaitGoroutines(t *testing.T, most int) {
 	t.Helper()
