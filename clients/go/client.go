@@ -16,8 +16,9 @@ type Client struct {
 	patience  time.Duration
 	margin    time.Duration
 	// The host that a client runs on, for people. Each acquire adds random characters, which make its client id unique.
-	host    string
-	reports *reporter
+	host      string
+	reports   *reporter
+	listening *listening
 
 	// Ends renewals and background work.
 	base context.Context
@@ -36,7 +37,7 @@ func (*noCopy) Unlock() {}
 
 // New makes a client. It sends nothing yet.
 func New(options ...Option) (*Client, error) {
-	s := settings{patience: defaultPatience, reports: true}
+	s := settings{patience: defaultPatience, reports: true, notices: true}
 	for _, option := range options {
 		if option == nil {
 			return nil, invalid("an option is nil: leave it out")
@@ -57,6 +58,7 @@ func New(options ...Option) (*Client, error) {
 		margin:    s.margin,
 		host:      hostName(),
 		reports:   &reporter{transport: transport, base: base, off: !s.reports, recent: map[reportKey]instant{}},
+		listening: newListening(base, transport, !s.notices),
 		base:      base,
 		end:       end,
 	}, nil

@@ -17,6 +17,9 @@
 // deadline and needs no round trip. [Lease.Context] is cancelled at the loss. A pause of the process fits between a
 // check and whatever follows, so a check alone protects nothing.
 //
+// [Lease.Listen] tells before the loss that renewals fail, and that other requests wait for the lock. For that a client that
+// holds leases keeps a request open, unless it is made with [WithoutNotices].
+//
 // # Clock
 //
 // Deadlines count on the time since the machine was started, suspension included: CLOCK_BOOTTIME on Linux. On other

@@ -71,7 +71,7 @@ func TestAnElection(t *testing.T) {
 
 func TestALossIsFoundByAProclamation(t *testing.T) {
 	onBoth(t, func(t *testing.T, client servedClient) {
-		leads := mustLock(t, client.Client, "primary", palisade.TTL(time.Hour))
+		leads := mustLock(t, client.again(t, palisade.WithoutNotices()), "primary", palisade.TTL(time.Hour))
 		if err := client.Break(within(t), "primary", leads.Token(), "the test"); err != nil {
 			t.Fatal(err)
 		}

@@ -58,6 +58,8 @@ type LostError struct {
 	Err   *Error
 	Name  string
 	Token uint64
+	// Reason is the operator's, if the lease was revoked and the client heard the reason; else "".
+	Reason string
 }
 
 func (e *LostError) Error() string { return e.Err.Error() }
@@ -73,7 +75,16 @@ func lost(code, name string, token uint64) *LostError {
 		reason = code
 	}
 	message := fmt.Sprintf("the lease of %q (fencing token %d) is lost: %s", name, token, reason)
-	return &LostError{&Error{code, message, ErrLost}, name, token}
+	return &LostError{Err: &Error{code, message, ErrLost}, Name: name, Token: token}
+}
+
+// because adds what the operator said.
+func (e *LostError) because(reason string) *LostError {
+	if reason != "" {
+		e.Reason = reason
+		e.Err.Message += fmt.Sprintf(" (%q)", reason)
+	}
+	return e
 }
 
 var lossReasons = map[string]string{

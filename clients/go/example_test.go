@@ -7,12 +7,15 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"palisade.example/palisade"
 	"palisade.example/palisade/fence/sequencer"
 	"palisade.example/palisade/internal/testserver"
+	"palisade.example/palisade/palisadetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(testserver.ForExamples(m)) }
@@ -69,6 +72,62 @@ func ExampleClient_With() {
 	// Output:
 	// nightly <nil>
 	// <nil>
+}
+
+// listening is the example of docs/use/notices.md.
+func listening(lease *palisade.Lease, yield func()) {
+	stop := lease.Listen(func(notice palisade.Notice) {
+		switch notice.Kind {
+		case palisade.Suspended: // a renewal failed; palisade.Restored follows, or palisade.Lost
+			fmt.Println("no new batch: held for", notice.Remaining)
+		case palisade.Wanted: // palisade.Unwanted follows when nobody waits any more
+			yield()
+		case palisade.Lost:
+			fmt.Println(notice.Err, notice.Err.Reason)
+		}
+	})
+	defer stop()
+	<-lease.Context().Done()
+}
+
+func ExampleLease_Listen() {
+	ctx, server := context.Background(), palisadetest.NewServer()
+	client, err := server.Client()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	lease, err := client.Lock(ctx, "report", palisade.TTL(time.Hour))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	go listening(lease, func() { _ = lease.Release(ctx) })
+	next, err := client.Lock(ctx, "report") // waits, so the first one yields
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(next.Token())
+	// Output: 2
+}
+
+func TestTheExampleOfThePageIsTheOneThatRuns(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(testserver.Root(), "docs/use/notices.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "## Go\n")
+	_, block, _ := strings.Cut(section, "```go\n")
+	block, _, _ = strings.Cut(block, "```\n")
+	if block == "" || !strings.Contains(string(examples), block) {
+		t.Errorf("no example is %q", block)
+	}
 }
 
 func ExampleClient_Watch() {

@@ -18,8 +18,8 @@ type hold struct {
 	// Why it is over: a code, or "released".
 	over atomic.Pointer[string]
 	lost chan struct{}
-	// Called once, when it is over for any reason.
-	ended func()
+	// Called once, when it is over for any reason; whether that is a loss.
+	ended func(lost bool)
 
 	mu    sync.Mutex
 	alarm *time.Timer
@@ -27,7 +27,7 @@ type hold struct {
 
 const released = "released"
 
-func newHold(until instant, ended func()) *hold {
+func newHold(until instant, ended func(lost bool)) *hold {
 	h := &hold{lost: make(chan struct{}), ended: ended}
 	h.until.Store(int64(until))
 	h.mu.Lock()
@@ -95,10 +95,11 @@ func (h *hold) endLocked(code string) bool {
 	}
 	h.over.Store(&code)
 	h.alarm.Stop()
-	if code != released && code != handedOver {
+	isLoss := code != released && code != handedOver
+	if isLoss {
 		close(h.lost)
 	}
-	h.ended()
+	h.ended(isLoss)
 	return true
 }
 

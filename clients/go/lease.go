@@ -24,14 +24,20 @@ type Lease struct {
 	wish   *wish
 	grant  granted
 	parts  *parts
-	// The lock that the server said is over.
-	lostLock atomic.Pointer[string]
-	hold     *hold
+	// What the server said is over.
+	loss    atomic.Pointer[loss]
+	hold    *hold
+	notices notices
+	// The client listens for it, or did; under the lock of its listening.
+	listened bool
 	// An upgrade is under way.
 	upgrading atomic.Bool
 	parent    context.Context
 	context   context.Context
 }
+
+// A loss is the end of a lock, as the server said it, with the operator's reason or "".
+type loss struct{ lock, reason string }
 
 // newLease makes a lease whose context comes from parent.
 func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Lease, error) {
@@ -44,9 +50,10 @@ func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Leas
 		// The same lease, which was renewed while the upgrade waited.
 		until = w.reader.hold.deadline()
 	}
-	l.hold = newHold(until, func() {
+	l.hold = newHold(until, func(lost bool) {
 		cancel()
 		stop()
+		l.isOver(lost)
 	})
 	if !l.hold.holds() {
 		// The process was stopped while the grant was on its way: it is given back.
@@ -54,6 +61,7 @@ func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Leas
 		return nil, l.Check()
 	}
 	go l.keep(renewals)
+	c.listening.add(l)
 	return l, nil
 }
 
@@ -150,11 +158,10 @@ func (l *Lease) Check() error {
 	if l.hold.holds() {
 		return nil
 	}
-	name := l.wish.name()
-	if lock := l.lostLock.Load(); lock != nil {
-		name = *lock
+	if heard := l.loss.Load(); heard != nil {
+		return lost(l.hold.reason(), heard.lock, l.grant.token).because(heard.reason)
 	}
-	return lost(l.hold.reason(), name, l.grant.token)
+	return lost(l.hold.reason(), l.wish.name(), l.grant.token)
 }
 
 // Remaining is how long the holder may still act if no further renewal is acknowledged; 0 after the loss or the release.
@@ -379,43 +386,64 @@ func (l *Lease) keep(ctx context.Context) {
 			return
 		}
 		longest = longestPause
-		if l.renew(ctx, deadlines) {
+		switch l.renew(ctx, deadlines) {
+		case acknowledged:
 			longest = day
+			l.isSuspended(false)
+		case failing:
+			if ctx.Err() == nil && l.hold.holds() {
+				l.isSuspended(true)
+			}
 		}
 	}
 }
 
+// A renewal is the outcome of one.
+type renewal int
+
+const (
+	acknowledged renewal = iota
+	failing
+	// The lease is over, or its upgrade is about to end it.
+	ending
+)
+
 // renew makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that
-// was acknowledged longest ago. The earliest of their deadlines counts. It tells whether all were acknowledged.
-func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) bool {
+// was acknowledged longest ago. The earliest of their deadlines counts.
+func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) renewal {
 	names := l.parts.toRenew()
 	sort.SliceStable(names, func(i, j int) bool { return deadlines[names[i]] < deadlines[names[j]] })
 	for _, name := range names {
 		if !l.hold.holds() {
-			return false
+			return ending
 		}
 		t0 := now()
 		limit := atLeast(l.hold.deadline().sub(t0)/3, shortestPause)
 		answer, failed := l.client.transport.send(ctx, l.request(name, "/renew", l.isRenewal(name)), limit)
 		switch {
 		case failed != nil:
-			return false
+			return failing
 		case answer.over():
 			if !l.parts.holds(name) {
 				continue // It was released here meanwhile.
 			}
 			if l.upgrading.Load() && answer.code() == "superseded" {
-				return false // By its own upgrade, whose answer is on its way.
+				return ending // By its own upgrade, whose answer is on its way.
 			}
 			l.lose(name, answer.code())
-			return false
+			return ending
 		case answer.status != 200:
-			return false
+			return failing
 		}
 		validFor, ok := readRenewal(answer)
 		if !ok {
-			return false
+			return failing
 		}
+		waiters := readWaiters(answer)
+		if waiters != nil {
+			l.isWantedBy(name, *waiters)
+		}
+		l.client.listening.renewed(l, waiters != nil)
 		earliest := l.client.deadline(t0, validFor)
 		deadlines[name] = earliest
 		for _, other := range l.parts.toRenew() {
@@ -425,16 +453,19 @@ func (l *Lease) renew(ctx context.Context, deadlines map[string]instant) bool {
 		}
 		l.hold.renewed(earliest)
 	}
-	return true
+	return acknowledged
 }
 
 // lose records that the server ended a lock. If the lease has several locks, the others are released, because they are useless
 // without it.
-func (l *Lease) lose(name, code string) {
+func (l *Lease) lose(name, code string) { l.loseBecause(name, code, "") }
+
+// loseBecause is as lose, with an operator's reason.
+func (l *Lease) loseBecause(name, code, reason string) {
 	if !l.hold.holds() {
 		return
 	}
-	l.lostLock.Store(&name)
+	l.loss.Store(&loss{name, reason})
 	if l.hold.end(code) && len(l.wish.names) > 1 {
 		l.giveBack()
 	}

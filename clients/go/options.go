@@ -34,6 +34,7 @@ type settings struct {
 	patience time.Duration
 	margin   time.Duration
 	reports  bool
+	notices  bool
 	exchange exchange.Exchange
 }
 
@@ -71,6 +72,10 @@ func Margin(d time.Duration) Option { return func(s *settings) { s.margin = d } 
 // ReportRefusals says whether the client tells the authority of late writes that a fence refused, as a line of `palisade
 // history`. It is done in the background, and no caller waits for it. The default is true.
 func ReportRefusals(on bool) Option { return func(s *settings) { s.reports = on } }
+
+// WithoutNotices makes a client that does not listen for what the server says about its leases: their ends and who waits for
+// them are then learned from renewals, after a third of a TTL, and no further request is sent.
+func WithoutNotices() Option { return func(s *settings) { s.notices = false } }
 
 // Through is for package palisadetest, whose servers are no programs: requests go to it, and options about addresses, tokens
 // and certificates have no effect.

@@ -256,6 +256,15 @@ func readRenewal(r reply) (validFor time.Duration, ok bool) {
 	return milliseconds(*answer.ValidFor), true
 }
 
+// readWaiters is how many requests wait for a lock that was renewed; nil if the server does not say so.
+func readWaiters(r reply) *int {
+	var waiters *int
+	if json.Unmarshal(r.fields()["waiters"], &waiters) != nil || waiters == nil || *waiters < 0 {
+		return nil
+	}
+	return waiters
+}
+
 func broken(why string) *fault { return &fault{"a broken answer: " + why, true} }
 
 func isToken(n *uint64) bool  { return isNumber(n) && *n >= 1 }

@@ -25,7 +25,8 @@ import (
 	"palisade.example/palisade/palisadetest"
 )
 
-// late is a lease whose lock has a newer holder, which it does not know yet, and that holder.
+// late is a lease whose lock has a newer holder, and that holder. The first client does not know it yet: it is one without
+// notices.
 func late(t *testing.T, client, other *palisade.Client, lock string) (first, second *palisade.Lease) {
 	t.Helper()
 	first = mustLock(t, client, lock, palisade.TTL(time.Hour))
@@ -86,7 +87,7 @@ func TestTheHistoryShowsARefusedLateWrite(t *testing.T) {
 		{"pass", nil, func(l *palisade.Lease) fence.Holder { return fence.NewPass(l.Token(), l.Authority(), l.Name()) }, 0},
 		{"orders", nil, func(l *palisade.Lease) fence.Holder { return l }, 3},
 	} {
-		client := newClient(t, append(one.options, palisade.Endpoints(server.URL))...)
+		client := newClient(t, append(one.options, palisade.Endpoints(server.URL), palisade.WithoutNotices())...)
 		folder, err := files.Open(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
@@ -153,7 +154,7 @@ func TestAReportWaitsForNobody(t *testing.T) {
 	took := map[bool]measured{}
 	leases, clients, folders := map[bool]*palisade.Lease{}, map[bool]*palisade.Client{}, map[bool]*files.Folder{}
 	for _, on := range []bool{false, true} {
-		client := newClient(t, palisade.Endpoints(server.URL), palisade.ReportRefusals(on))
+		client := newClient(t, palisade.Endpoints(server.URL), palisade.ReportRefusals(on), palisade.WithoutNotices())
 		first, second := late(t, client, other, fmt.Sprint(on))
 		folder, err := files.Open(t.TempDir())
 		if err != nil {

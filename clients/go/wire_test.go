@@ -25,7 +25,7 @@ func TestTheDeadlineOfTheProtocolsExample(t *testing.T) {
 
 func TestAHold(t *testing.T) {
 	ended := 0
-	h := newHold(now().add(time.Hour), func() { ended++ })
+	h := newHold(now().add(time.Hour), func(bool) { ended++ })
 	later := now().add(2 * time.Hour)
 	h.renewed(later)
 	h.renewed(now().add(time.Hour))
@@ -38,7 +38,7 @@ func TestAHold(t *testing.T) {
 	if h.holds() || h.reason() != "revoked" || h.remaining() != 0 || ended != 1 {
 		t.Errorf("%v, %q, %v, %d", h.holds(), h.reason(), h.remaining(), ended)
 	}
-	over := newHold(now(), func() {})
+	over := newHold(now(), func(bool) {})
 	over.renewed(now().add(time.Hour))
 	if over.holds() || over.reason() != "expired" {
 		t.Error("a late renewal revived it")
@@ -47,7 +47,7 @@ func TestAHold(t *testing.T) {
 
 func TestALossIsAnnouncedThoughNobodyAsks(t *testing.T) {
 	ended := make(chan struct{})
-	h := newHold(now().add(20*millisecond), func() { close(ended) })
+	h := newHold(now().add(20*millisecond), func(bool) { close(ended) })
 	for _, announced := range []<-chan struct{}{h.lost, ended} {
 		select {
 		case <-announced:

@@ -21,7 +21,14 @@ type lease struct {
 	key    string
 	ttl    time.Duration
 	until  time.Time
-	grants int
+	grants []*grant
+}
+
+func (l *lease) names() (names []string) {
+	for _, g := range l.grants {
+		names = append(names, g.lock.name)
+	}
+	return names
 }
 
 // A grant is a lock of one holder.
@@ -135,7 +142,10 @@ func (s *Server) settle() {
 			delete(s.requests, p.body.RequestID)
 		}
 	}
-	s.queue = waits
+	if len(waits) < len(s.queue) {
+		s.queue = waits
+		s.broadcast()
+	}
 	for s.grantOne(now) {
 		// A grant that is superseded may free other locks.
 	}
@@ -292,7 +302,7 @@ func (s *Server) grant(p *pending) {
 				l.of = b.Permits.Of
 			}
 		}
-		one.grants++
+		one.grants = append(one.grants, g)
 		l.grants, l.last = append(l.grants, g), token
 		p.grants = append(p.grants, g)
 		s.tokens[name] = append(s.tokens[name], token)
@@ -308,8 +318,13 @@ func (s *Server) end(g *grant, code, reason string) {
 			continue
 		}
 		l.grants = append(l.grants[:at:at], l.grants[at+1:]...)
-		s.ended[ending{g.lease.key, l.name, g.number}] = code
-		if g.lease.grants--; g.lease.grants == 0 {
+		was := ending{g.lease.key, l.name, g.number}
+		s.ended[was] = code
+		if reason != "" {
+			s.reasons[was] = reason
+		}
+		g.lease.grants = without(g.lease.grants, g)
+		if len(g.lease.grants) == 0 {
 			delete(s.leases, g.lease.key)
 		}
 		closed := g.at.Add(g.openFrom)
@@ -319,14 +334,11 @@ func (s *Server) end(g *grant, code, reason string) {
 		if code != "superseded" && closed.After(l.closedUntil) && (g.lockDelay > 0 || g.openFrom > 0) {
 			l.closedUntil = closed
 		}
-		kind, more := code, map[string]any{}
-		if code == "not_held" {
-			kind = "released"
-		}
+		more := map[string]any{}
 		if reason != "" {
 			more["reason"] = reason
 		}
-		s.tell(kind, g, more)
+		s.tell(kindOf(code), g, more)
 		// The reader that waited to become the writer has this answer.
 		for _, p := range append([]*pending(nil), s.queue...) {
 			if p.under == g && code != "superseded" {
@@ -339,13 +351,20 @@ func (s *Server) end(g *grant, code, reason string) {
 }
 
 func (s *Server) leave(p *pending) {
-	left := s.queue[:0:0]
-	for _, other := range s.queue {
-		if other != p {
-			left = append(left, other)
+	before := len(s.queue)
+	if s.queue = without(s.queue, p); len(s.queue) < before {
+		s.broadcast()
+	}
+}
+
+func without[T comparable](all []T, one T) []T {
+	left := all[:0:0]
+	for _, each := range all {
+		if each != one {
+			left = append(left, each)
 		}
 	}
-	s.queue = left
+	return left
 }
 
 func (s *Server) tell(kind string, g *grant, more map[string]any) {

@@ -164,7 +164,7 @@ func (r *runner) run(one example) (status int, text string) {
 	}()
 	for waits := 0; waits == 0; {
 		r.server.mu.Lock()
-		waits = len(r.server.queue)
+		waits = len(r.server.queue) + r.server.listening
 		r.server.mu.Unlock()
 	}
 	for _, step := range one.meanwhile {

@@ -39,8 +39,9 @@ type Server struct {
 	// Those that wait, in the order of their arrival.
 	queue []*pending
 	// Why grants are over.
-	ended  map[ending]string
-	tokens map[string][]uint64
+	ended   map[ending]string
+	reasons map[ending]string
+	tokens  map[string][]uint64
 
 	// The latest changes; the last one has the number revision.
 	events   []event
@@ -49,6 +50,8 @@ type Server struct {
 	now func() time.Time
 	// Those who wait know of the changes up to this one.
 	announced uint64
+	// How many requests listen.
+	listening int
 }
 
 type state int
@@ -69,6 +72,7 @@ func NewServer() *Server {
 		leases:    map[string]*lease{},
 		requests:  map[string]*pending{},
 		ended:     map[ending]string{},
+		reasons:   map[ending]string{},
 		tokens:    map[string][]uint64{},
 	}
 }
@@ -78,8 +82,8 @@ func (s *Server) Client(options ...palisade.Option) (*palisade.Client, error) {
 	return palisade.New(append(append([]palisade.Option(nil), options...), palisade.Through(wire{s}))...)
 }
 
-// Expire ends every grant of a lock, as if no renewal had come in time. Its holder learns of it from its next renewal, after
-// a third of its TTL: a test gives the lock a short one.
+// Expire ends every grant of a lock, as if no renewal had come in time. Its holder learns of it from a notice, in a moment; one
+// without notices from its next renewal, after a third of its TTL: a test gives the lock a short one.
 func (s *Server) Expire(lock string) { s.endAll(lock, "expired", "") }
 
 // Revoke takes a lock from everybody who holds it, as Client.Break does. A holder learns of it as with Expire.

@@ -94,9 +94,9 @@ func (s *Server) untilAnswering(ctx context.Context) error {
 	}
 }
 
-// wait returns the context's error if it ends first. The lock is given up meanwhile.
-func (s *Server) wait(ctx context.Context) error {
-	changed, timer := s.changed, time.NewTimer(s.next())
+// wait returns the context's error if it ends first. The lock is given up meanwhile, at most for so long.
+func (s *Server) wait(ctx context.Context, longest time.Duration) error {
+	changed, timer := s.changed, time.NewTimer(min(s.next(), max(longest, 0)+time.Millisecond))
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	defer timer.Stop()
@@ -137,6 +137,8 @@ func (s *Server) answer(ctx context.Context, method, path, query string, text []
 		return s.refused(invalid("the body cannot be read"))
 	}
 	switch parts[0] + " " + verb {
+	case "listen ":
+		return s.listen(ctx, text)
 	case "status ":
 		return 200, fields{"authority": s.authority, "incarnation": s.authority, "next_token": s.token + 1, "locks": s.held(),
 			"leases": len(s.leases), "waiters": len(s.queue), "version": "memory"}, nil
@@ -228,15 +230,7 @@ func (s *Server) holder(g *grant, all bool) fields {
 }
 
 func (s *Server) show(l *lock, all bool) fields {
-	waiters := 0
-	for _, p := range s.queue {
-		for _, name := range p.names {
-			if name == l.name {
-				waiters++
-			}
-		}
-	}
-	f := fields{"resource_id": l.name, "holder": nil, "waiters": waiters}
+	f := fields{"resource_id": l.name, "holder": nil, "waiters": s.waiters(l.name)}
 	if all {
 		f["revision"] = s.revision
 	}
@@ -317,7 +311,7 @@ func (s *Server) acquire(ctx context.Context, name string, b acquireBody) (int, 
 			p.kept = now.Add(keptFor)
 			return 202, fields{"resource_id": name, "lock_acquired": false, "waiting": true}, nil
 		}
-		if err := s.wait(ctx); err != nil {
+		if err := s.wait(ctx, time.Hour); err != nil {
 			if p.attempt == mine && !p.isOver() {
 				p.kept = s.now().Add(keptFor)
 			}
@@ -368,6 +362,7 @@ func (s *Server) begin(name string, b acquireBody) (*pending, *refusal) {
 		s.requests[b.RequestID] = p
 	}
 	s.queue = append(s.queue, p)
+	s.broadcast()
 	return p, nil
 }
 
@@ -438,7 +433,8 @@ func (s *Server) renew(name string, n named) (int, fields, error) {
 	}
 	left := s.until(g.lease.until).Milliseconds()
 	return 200, fields{"resource_id": name, "fencing_token": g.token, "authority": s.authority,
-		"lease_duration_ms": g.lease.ttl.Milliseconds(), "valid_for_ms": left, "remaining_ms": left}, nil
+		"lease_duration_ms": g.lease.ttl.Milliseconds(), "valid_for_ms": left, "remaining_ms": left,
+		"waiters": s.waiters(g.lease.names()...)}, nil
 }
 
 func (s *Server) release(name string, n named) (int, fields, error) {
@@ -578,7 +574,7 @@ func (s *Server) stream(ctx context.Context, to io.Writer, prefix string, after 
 			written = time.Now()
 			continue
 		}
-		if err := s.wait(ctx); err != nil {
+		if err := s.wait(ctx, time.Hour); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,8 @@ type command struct {
 		Count int `json:"count"`
 		Of    int `json:"of"`
 	} `json:"permits"`
-	TLS *struct {
+	Notices *bool `json:"notices"`
+	TLS     *struct {
 		CA   string `json:"ca"`
 		Cert string `json:"cert"`
 		Key  string `json:"key"`
@@ -65,7 +66,7 @@ func main() {
 		leases:  map[string]*palisade.Lease{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	can := []string{"addresses", "cancel", "delays", "handover", "list", "permits", "sets", "shared", "tls", "update", "watch"}
+	can := []string{"addresses", "cancel", "delays", "handover", "list", "notices", "permits", "sets", "shared", "tls", "update", "watch"}
 	d.say(answer{"event": "hello", "client": "go", "wire": "http", "can": can})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -173,6 +174,9 @@ func (d *driver) connect(c command) error {
 	if c.TLS != nil {
 		options = append(options, palisade.TLSFiles(c.TLS.CA, c.TLS.Cert, c.TLS.Key))
 	}
+	if c.Notices != nil && !*c.Notices {
+		options = append(options, palisade.WithoutNotices())
+	}
 	client, err := palisade.New(options...)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -211,6 +215,7 @@ func (d *driver) taken(c command, lease *palisade.Lease, err error) (answer, err
 	d.leases[c.As] = lease
 	d.mu.Unlock()
 	go d.announce(c.As, lease)
+	lease.Listen(func(notice palisade.Notice) { d.notice(c.As, notice) })
 	a := remaining(lease)
 	a["token"], a["grant_id"], a["authority"] = lease.Token(), lease.GrantID(), lease.Authority()
 	a["slots"], a["slot_keys"] = lease.Slots(), lease.SlotKeys()
@@ -225,6 +230,19 @@ func (d *driver) announce(name string, lease *palisade.Lease) {
 	default:
 		// Released.
 	}
+}
+
+func (d *driver) notice(name string, notice palisade.Notice) {
+	a := answer{"event": "notice", "grant": name, "kind": notice.Kind, "at_ms": nowMS()}
+	switch notice.Kind {
+	case palisade.Suspended:
+		a["remaining_ms"] = notice.Remaining.Seconds() * 1e3
+	case palisade.Wanted, palisade.Unwanted:
+		a["waiters"] = notice.Waiters
+	case palisade.Lost:
+		a["why"], a["reason"] = notice.Err.Err.Code, notice.Err.Reason
+	}
+	d.say(a)
 }
 
 func (d *driver) release(ctx context.Context, c command) (answer, error) {

@@ -62,7 +62,8 @@ func TestTheHistoryShowsARefusedTransaction(t *testing.T) {
 	server := testserver.Serve(t)
 	locks := [2]*palisade.Client{}
 	for at := range locks {
-		client, err := palisade.New(palisade.Endpoints(server.URL))
+		// Without notices a holder learns late that another one has its lock.
+		client, err := palisade.New(palisade.Endpoints(server.URL), palisade.WithoutNotices())
 		if err != nil {
 			t.Fatal(err)
 		}

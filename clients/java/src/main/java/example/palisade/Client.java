@@ -22,6 +22,7 @@ import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
 import javax.net.ssl.SSLContext;
 
 /**
@@ -34,6 +35,7 @@ public final class Client implements AutoCloseable {
 
     private final Transport transport;
     private final Reports reports;
+    private final Listening listening;
     private final ExecutorService threads;
     private final long patience;
     private final long margin;
@@ -45,13 +47,17 @@ public final class Client implements AutoCloseable {
 
     private Client(Builder builder) {
         threads = Executors.newCachedThreadPool(Client::thread);
+        Supplier<Exchange> exchange;
         if (builder.exchange != null) {
+            exchange = () -> builder.exchange;
             transport = new Transport(new Endpoints(STAND_IN, false), builder.exchange);
         } else {
             Bearer bearer = new Bearer(builder.bearer, builder.bearerFile);
             Endpoints endpoints = new Endpoints(builder.endpoints, bearer.isSet());
-            transport = new Transport(endpoints, new Http(bearer, builder.tls, threads));
+            exchange = () -> new Http(bearer, builder.tls, threads);
+            transport = new Transport(endpoints, exchange.get());
         }
+        listening = new Listening(transport.endpoints.again(), exchange, threads, builder.notices);
         reports = new Reports(transport, threads, builder.reportRefusals);
         patience = builder.patience.toNanos();
         margin = builder.margin.toNanos();
@@ -71,6 +77,7 @@ public final class Client implements AutoCloseable {
         private Duration patience = Duration.ofSeconds(5);
         private Duration margin = Duration.ZERO;
         private boolean reportRefusals = true;
+        private boolean notices = true;
         private Exchange exchange;
 
         private Builder() {}
@@ -142,6 +149,15 @@ public final class Client implements AutoCloseable {
          */
         public Builder reportRefusals(boolean on) {
             reportRefusals = on;
+            return this;
+        }
+
+        /**
+         * Whether the client listens for what the server says about its leases: their ends, and who waits for them. Otherwise both
+         * are learned from renewals, after a third of a TTL, and no further request is sent. By default it listens.
+         */
+        public Builder notices(boolean on) {
+            notices = on;
             return this;
         }
 
@@ -266,6 +282,10 @@ public final class Client implements AutoCloseable {
         return reports;
     }
 
+    Listening listening() {
+        return listening;
+    }
+
     /**
      * Finishes giving up requests and locks in the background, at most for the client's patience, and reports of refused late
      * writes, at most for a quarter of a second, and then ends all background work. Leases that are still held are no longer renewed, and are lost at their deadline: release them first.
@@ -273,6 +293,7 @@ public final class Client implements AutoCloseable {
     @Override
     public void close() {
         closed = true;
+        listening.close();
         try {
             background.awaitAdvanceInterruptibly(background.arrive(), patience, TimeUnit.NANOSECONDS);
         } catch (TimeoutException late) {
@@ -288,7 +309,7 @@ public final class Client implements AutoCloseable {
         threads.shutdownNow();
     }
 
-    private static Thread thread(Runnable task) {
+    static Thread thread(Runnable task) {
         Thread thread = new Thread(task, "palisade");
         thread.setDaemon(true);
         return thread;

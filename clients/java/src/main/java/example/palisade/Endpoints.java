@@ -37,6 +37,15 @@ final class Endpoints {
         }
     }
 
+    /** The same addresses, with an order of their own. */
+    Endpoints again() {
+        return new Endpoints(addresses, secret);
+    }
+
+    int size() {
+        return addresses.size();
+    }
+
     synchronized String current() {
         return leader != null ? leader : addresses.get(at);
     }

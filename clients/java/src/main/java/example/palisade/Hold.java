@@ -5,14 +5,19 @@ final class Hold {
     static final String RELEASED = "released";
     static final String HANDED_OVER = "handed_over";
 
-    private final Runnable announce;
+    /** Is told that it is over, and whether that is a loss. */
+    interface End {
+        void ended(boolean lost);
+    }
+
+    private final End end;
     private volatile long deadline;
     private volatile String over;
 
-    /** {@code announce} is called once, when it is lost; not when it is released or handed over. */
-    Hold(long deadline, Runnable announce) {
+    /** {@code end} is told once. */
+    Hold(long deadline, End end) {
         this.deadline = deadline;
-        this.announce = announce;
+        this.end = end;
     }
 
     /**
@@ -57,9 +62,7 @@ final class Hold {
             }
             over = code;
         }
-        if (!code.equals(RELEASED) && !code.equals(HANDED_OVER)) {
-            announce.run();
-        }
+        end.ended(!code.equals(RELEASED) && !code.equals(HANDED_OVER));
         return true;
     }
 

@@ -14,6 +14,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentSkipListSet;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Consumer;
 
 /**
  * A lock that is held, and renewed in the background, until it is released or lost. Its methods may be called by several
@@ -25,6 +26,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 public final class Lease implements Presenter, AutoCloseable {
     private static final long SHORTEST_PAUSE = 20 * Clock.MILLISECOND;
     private static final long LONGEST_PAUSE = 500 * Clock.MILLISECOND;
+    /** How a grant may end; of any other end the holder knows only that nothing is held. */
+    private static final Set<String> ENDS = Set.of("expired", "revoked", "superseded");
 
     /** The result of a release. For several locks it is the last of these results that any lock had. */
     public enum Release {
@@ -47,12 +50,25 @@ public final class Lease implements Presenter, AutoCloseable {
     private final Set<String> held;
     /** The locks of which the server has not acknowledged the release. */
     private final Set<String> unreleased;
-    /** The lock that the server said is over, or null. */
-    private volatile String lostLock;
+    /** What the server said is over, or null. */
+    private volatile Loss heard;
     /** No renewal makes the lease last beyond this instant. */
     private volatile long end = Long.MAX_VALUE;
     /** An upgrade is under way. */
     private final AtomicBoolean upgrading = new AtomicBoolean();
+    private final Notices notices = new Notices(this);
+    /** The client listens for it, or did. It belongs to the lock of its {@link Listening}. */
+    boolean listened;
+
+    /** The end of a lock; {@code reason}: the operator's, or null. */
+    private record Loss(String lock, String reason) {}
+
+    /** Ends the calls of a listener. */
+    public interface Registration extends AutoCloseable {
+        /** No further call begins. */
+        @Override
+        void close();
+    }
 
     Lease(Client client, LockRequest.Wish wish, Granted grant) {
         this.client = client;
@@ -60,8 +76,7 @@ public final class Lease implements Presenter, AutoCloseable {
         this.grant = grant;
         this.held = new ConcurrentSkipListSet<>(wish.names());
         this.unreleased = new ConcurrentSkipListSet<>(wish.names());
-        // Listeners run in a thread of their own: they may block.
-        this.hold = new Hold(firstDeadline(), () -> lost.completeAsync(this::loss));
+        this.hold = new Hold(firstDeadline(), this::ended);
         if (!hold.holds()) {
             // The process was stopped while the grant was on its way: it is given back.
             releaseInBackground();
@@ -70,6 +85,16 @@ public final class Lease implements Presenter, AutoCloseable {
         locks().forEach(name -> deadlines.put(name, hold.deadline()));
         renewLater(Long.MAX_VALUE);
         alarm();
+        client.listening().add(this);
+    }
+
+    private void ended(boolean isLoss) {
+        client.listening().remove(this);
+        notices.end(isLoss);
+        if (isLoss) {
+            // Listeners run in a thread of their own: they may block.
+            lost.completeAsync(this::loss);
+        }
     }
 
     /** The fencing token. It never changes, and stays readable after a loss. */
@@ -228,6 +253,27 @@ public final class Lease implements Presenter, AutoCloseable {
     @Override
     public Duration remaining() {
         return Duration.ofNanos(hold.remaining());
+    }
+
+    /**
+     * Calls {@code tell} for each {@link Notice} of the lease, from the present state on: a lease that is suspended, wanted or lost
+     * says so at once. After a release or an export there are no more notices.
+     *
+     * <p>The calls for one listener never overlap, and come in a thread of their own, so they may block: no renewal and no other
+     * listener waits for them. A listener that takes long is told the state at its next call, and not what was in between. What it
+     * throws is logged, by {@link System.Logger}.
+     */
+    public Registration listen(Consumer<? super Notice> tell) {
+        return notices.listen(Objects.requireNonNull(tell, "a function is needed, to which the notices are told"));
+    }
+
+    /** How many requests are known to wait for the lock; of several locks, the largest number for any of them. */
+    public int wanted() {
+        return notices.waiters();
+    }
+
+    Notices notices() {
+        return notices;
     }
 
     /** Is completed when the lease is lost, and not by a release: {@code lease.lost().thenAccept(listener)}. */
@@ -519,48 +565,70 @@ public final class Lease implements Presenter, AutoCloseable {
         if (left > 0) {
             Client.after(Math.min(left, Clock.SECOND), () -> renewAt(instant));
         } else {
-            client.startUnlessClosed("renewal of " + wish.name(), () -> renewLater(renew() ? Long.MAX_VALUE : LONGEST_PAUSE));
+            client.startUnlessClosed("renewal of " + wish.name(), () -> {
+                Renewal found = renew();
+                if (found == Renewal.ACKNOWLEDGED || found == Renewal.FAILING && hold.holds()) {
+                    notices.suspended(found == Renewal.FAILING);
+                }
+                boolean soon = found == Renewal.FAILING || found == Renewal.ENDING;
+                renewLater(soon ? LONGEST_PAUSE : Long.MAX_VALUE);
+            });
         }
+    }
+
+    /** The outcome of a renewal. */
+    private enum Renewal {
+        ACKNOWLEDGED,
+        FAILING,
+        /** The lease is over, or its upgrade is about to end it. */
+        ENDING,
+        /** None is needed: what is left goes on to the end that {@link #atMostFor} set. */
+        UNNEEDED,
     }
 
     /**
      * Makes one attempt for each lock that is held, because the server looks at the named one only; first for the one that was
-     * acknowledged longest ago. The earliest of their deadlines counts. Tells whether all were acknowledged.
+     * acknowledged longest ago. The earliest of their deadlines counts.
      */
-    private boolean renew() throws InterruptedException {
+    private Renewal renew() throws InterruptedException {
         List<String> names = new ArrayList<>(held);
         names.sort(Comparator.comparing(deadlines::get));
         for (String name : names) {
             if (!hold.holds()) {
-                return false;
+                return Renewal.ENDING;
             }
             long t0 = Clock.earliest();
             try {
                 Duration lasts = lasts(t0);
                 if (lasts != null && lasts.compareTo(LockRequest.SHORTEST_TTL) < 0) {
-                    return true; // What is left goes on to the end.
+                    return Renewal.UNNEEDED;
                 }
                 Reply reply = client.transport().send(grant.renewal(name, lasts), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
                 if (reply.over() && !held.contains(name)) {
                     continue; // It was released here meanwhile.
                 }
                 if (reply.over() && upgrading.get() && reply.code().equals("superseded")) {
-                    return false; // By its own upgrade, whose answer is on its way.
+                    return Renewal.ENDING; // By its own upgrade, whose answer is on its way.
                 }
                 if (reply.over()) {
                     lose(name, reply.code());
-                    return false;
+                    return Renewal.ENDING;
                 }
                 if (reply.status() != 200) {
-                    return false;
+                    return Renewal.FAILING;
                 }
                 deadlines.put(name, deadline(t0, Reply.duration(Reply.number(reply.value(), "valid_for_ms"))));
+                Integer waiters = Reply.waiters(reply.value());
+                if (waiters != null) {
+                    notices.wanted(name, waiters);
+                }
+                client.listening().renewed(this, waiters != null);
             } catch (Reply.Fault fault) {
-                return false;
+                return Renewal.FAILING;
             }
             hold.renewed(held.stream().mapToLong(deadlines::get).reduce(deadlines.get(name), Math::min));
         }
-        return true;
+        return Renewal.ACKNOWLEDGED;
     }
 
     /** For how long a renewal asks; null: for the time that the lease has. */
@@ -573,13 +641,33 @@ public final class Lease implements Presenter, AutoCloseable {
      * The server ended a lock. If the lease has several locks, the others are released, because they are useless without it.
      */
     void lose(String name, String code) {
+        lose(name, code, null);
+    }
+
+    private void lose(String name, String code, String reason) {
         if (hold.holds()) {
-            lostLock = name;
+            heard = new Loss(name, reason);
             hold.end(code);
             if (locks().size() > 1) {
                 releaseInBackground();
             }
         }
+    }
+
+    /** The server says that a grant is over, as it would answer a renewal. */
+    void endedAtServer(String name, Object how, Object reason) {
+        boolean ownUpgrade = upgrading.get() && "superseded".equals(how);
+        // Or it was released here.
+        if (held.contains(name) && !ownUpgrade) {
+            String code = how instanceof String said && ENDS.contains(said) ? said : "not_held";
+            lose(name, code, reason instanceof String said && !said.isEmpty() ? said : null);
+        }
+    }
+
+    /** Names one of its grants for the server, with what is known of it. */
+    Map<String, Object> proof(String name) {
+        return Map.of("resource_id", name, "lock_token", grant.leaseKey(), "fencing_token", grant.number(),
+                "waiters", notices.waiters(name));
     }
 
     private long firstDeadline() {
@@ -592,9 +680,9 @@ public final class Lease implements Presenter, AutoCloseable {
         return Hold.deadline(t0, validFor.toNanos(), client.margin());
     }
 
-    private LeaseLostException loss() {
-        String lock = lostLock;
-        return new LeaseLostException(hold.reason(), lock == null ? wish.name() : lock, grant.token());
+    LeaseLostException loss() {
+        Loss said = heard == null ? new Loss(wish.name(), null) : heard;
+        return new LeaseLostException(hold.reason(), said.lock(), grant.token(), said.reason());
     }
 
     private String quoted() {

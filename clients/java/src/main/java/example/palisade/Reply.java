@@ -178,6 +178,11 @@ record Reply(int status, Map<String, Object> value) {
         return List.copyOf(slots);
     }
 
+    /** How many requests wait for a lock; null if the server does not say so. */
+    static Integer waiters(Map<String, Object> from) {
+        return from.get("waiters") instanceof Long number && number >= 0 && number <= Integer.MAX_VALUE ? number.intValue() : null;
+    }
+
     static Fault broken(String why) {
         return new Fault("a broken answer: " + why, true);
     }

@@ -102,6 +102,7 @@ public final class AnswerTest {
                 case "renew" -> told.with("valid_for_ms", 30_000);
                 case "release" -> told.with("released", true);
                 case "abandon" -> told.with("request_id", path[3]);
+                case "listen" -> told.refused(404, "not_found", Map.of());
                 default -> told.with("waiters", 0);
             }
             synchronized (this) {
@@ -246,7 +247,7 @@ public final class AnswerTest {
         List<Map<String, Object>> asked = new ArrayList<>();
         try (Liar liar = new Liar(); Client client = client(liar.url())) {
             liar.does((request, answer) -> {
-                if (request.containsKey("wait_ms")) {
+                if (request.containsKey("request_id")) {
                     asked.add(request);
                     if (asked.size() < 4) {
                         answer.status = 202;

@@ -2,6 +2,7 @@ package example.palisade;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -13,11 +14,14 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -33,7 +37,16 @@ abstract class ClientContract {
     abstract Duration ttl();
 
     /** Another client of the same server. */
-    abstract Client connect();
+    abstract Client connect(UnaryOperator<Client.Builder> settings);
+
+    final Client connect() {
+        return connect(builder -> builder);
+    }
+
+    /** From here to {@link #resume} the server answers nothing. */
+    abstract void stop() throws Exception;
+
+    abstract void resume() throws Exception;
 
     @BeforeEach
     public final void open() {
@@ -615,6 +628,131 @@ abstract class ClientContract {
             assertEquals(PalisadeException.Kind.INVALID, refused.kind());
             assertTrue(refused.getMessage().contains("not an exported lease"), refused.getMessage());
             assertFalse(refused.getMessage().contains(text.substring(40, 60)), refused.getMessage());
+        }
+    }
+
+    /** The notices of a lease, as they come. */
+    private static BlockingQueue<Notice> heard(Lease lease) {
+        BlockingQueue<Notice> notices = new LinkedBlockingQueue<>();
+        lease.listen(notices::add);
+        return notices;
+    }
+
+    private static Notice next(BlockingQueue<Notice> notices, Notice.Kind kind) throws InterruptedException {
+        Notice notice = notices.poll(30, TimeUnit.SECONDS);
+        assertNotNull(notice, "no notice came: " + kind);
+        assertEquals(kind, notice.kind(), notice.toString());
+        return notice;
+    }
+
+    /** The next renewal is in 20 minutes, so only the server's notice can end the belief. The control listens to none. */
+    @Test
+    public void aBreakEndsTheBeliefAtOnce() throws Exception {
+        try (Client deaf = connect(builder -> builder.notices(false))) {
+            Lease control = deaf.lock("other").ttl(Duration.ofHours(1)).acquire();
+            Lease lease = client.lock("orders").ttl(Duration.ofHours(1)).acquire();
+            BlockingQueue<Notice> notices = heard(lease);
+            for (Lease broken : List.of(control, lease)) {
+                client.breakLock(broken.name(), broken.token(), "maintenance");
+            }
+            LeaseLostException loss = next(notices, Notice.Kind.LOST).loss();
+            assertEquals("revoked maintenance", loss.code() + " " + loss.reason().orElse(null));
+            assertTrue(loss.getMessage().contains("(\"maintenance\")"), loss.getMessage());
+            assertThrows(LeaseLostException.class, lease::check);
+            assertEquals("revoked", lease.lost().get(30, TimeUnit.SECONDS).code());
+            control.check();
+            // A listener that comes late is told at once.
+            assertEquals(Optional.of("maintenance"), next(heard(lease), Notice.Kind.LOST).loss().reason());
+        }
+    }
+
+    /** A lease of several locks is over with any of them, and the others are released. */
+    @Test
+    public void aBreakOfOneLockOfSeveralIsHeard() throws Exception {
+        Lease lease = client.locks("a", "b", "c").ttl(Duration.ofHours(1)).acquire();
+        lease.releasePart("a");
+        BlockingQueue<Notice> notices = heard(lease);
+        client.breakLock("c", lease.token(), "the test");
+        assertEquals("c", next(notices, Notice.Kind.LOST).loss().name());
+        awaitFree("b");
+    }
+
+    @Test
+    public void aHolderIsToldThatRequestsWait() throws Exception {
+        try (Client deaf = connect(builder -> builder.notices(false))) {
+            Lease control = deaf.lock("other").ttl(Duration.ofHours(1)).acquire();
+            Lease lease = client.lock("orders").ttl(Duration.ofHours(1)).acquire();
+            BlockingQueue<Notice> notices = heard(lease);
+            CompletableFuture<Lease> elsewhere = client.lock("other").waitUpTo(MINUTE).acquireAsync();
+            awaitWaiters("other", 1);
+            CompletableFuture<Lease> first = client.lock("orders").waitUpTo(MINUTE).acquireAsync();
+            assertEquals(1, next(notices, Notice.Kind.WANTED).waiters());
+            assertEquals(1, lease.wanted());
+            CompletableFuture<Lease> second = client.lock("orders").waitUpTo(MINUTE).acquireAsync();
+            assertEquals(2, next(notices, Notice.Kind.WANTED).waiters());
+            assertEquals(2, next(heard(lease), Notice.Kind.WANTED).waiters());
+            first.cancel(true);
+            second.cancel(true);
+            next(notices, Notice.Kind.UNWANTED);
+            assertEquals(0, lease.wanted());
+            lease.check();
+            // The control: without notices nobody says so before the next renewal.
+            assertEquals(0, control.wanted());
+            elsewhere.cancel(true);
+        }
+    }
+
+    @Test
+    public void aRenewalSaysThatRequestsWait() throws Exception {
+        try (Client deaf = connect(builder -> builder.notices(false))) {
+            BlockingQueue<Notice> notices = heard(deaf.lock("orders").ttl(ttl()).acquire());
+            CompletableFuture<Lease> waits = client.lock("orders").waitUpTo(MINUTE).acquireAsync();
+            assertEquals(1, next(notices, Notice.Kind.WANTED).waiters());
+            waits.cancel(true);
+            next(notices, Notice.Kind.UNWANTED);
+        }
+    }
+
+    /** The first silence is over in time, the second is not. */
+    @Test
+    public void aLeaseIsSuspendedRestoredSuspendedAndLost() throws Exception {
+        Lease lease = client.lock("orders").ttl(ttl()).acquire();
+        Lease released = client.lock("other").ttl(ttl()).acquire();
+        BlockingQueue<Notice> notices = heard(lease);
+        BlockingQueue<Notice> none = heard(released);
+        released.release();
+        stop();
+        try {
+            Duration left = next(notices, Notice.Kind.SUSPENDED).remaining();
+            assertTrue(left.compareTo(Duration.ZERO) > 0 && left.compareTo(ttl().multipliedBy(2).dividedBy(3)) < 0, left.toString());
+            lease.check();
+            BlockingQueue<Notice> late = heard(lease);
+            next(late, Notice.Kind.SUSPENDED);
+            resume();
+            next(notices, Notice.Kind.RESTORED);
+            next(late, Notice.Kind.RESTORED);
+            stop();
+            next(notices, Notice.Kind.SUSPENDED);
+            assertEquals("expired", next(notices, Notice.Kind.LOST).loss().code());
+        } finally {
+            resume();
+        }
+        assertEquals(List.of(), List.copyOf(none), "of a lease that was released");
+    }
+
+    /** An upgrade supersedes the reader's grant, and the server may say so before the upgrade's answer is here. */
+    @Test
+    public void anUpgradeIsNoLossOfTheReader() throws Exception {
+        for (int times = 0; times < 5; times++) {
+            Lease reader = client.lock("report").update().ttl(Duration.ofHours(1)).acquire();
+            BlockingQueue<Notice> notices = heard(reader);
+            Lease beside = client.lock("report").shared().ttl(Duration.ofHours(1)).acquire();
+            // So long the reader is listened to.
+            CompletableFuture.delayedExecutor(300, TimeUnit.MILLISECONDS).execute(beside::close);
+            Lease writer = reader.upgrade(MINUTE);
+            writer.check();
+            writer.release();
+            assertTrue(notices.stream().noneMatch(notice -> notice.kind() == Notice.Kind.LOST), notices.toString());
         }
     }
 }

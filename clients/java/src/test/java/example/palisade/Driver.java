@@ -22,8 +22,8 @@ public final class Driver {
     /** Reads commands until the end of the input. */
     public static void main(String[] arguments) throws IOException {
         System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
-                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"handover\", \"list\", \"permits\", \"sets\", \"shared\","
-                + " \"tls\", \"update\", \"watch\"]}");
+                + " \"can\": [\"addresses\", \"cancel\", \"delays\", \"handover\", \"list\", \"notices\", \"permits\", \"sets\","
+                + " \"shared\", \"tls\", \"update\", \"watch\"]}");
         System.out.flush();
         Driver driver = new Driver();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -130,6 +130,7 @@ public final class Driver {
         if (command.get("tls") instanceof Map<?, ?> tls) {
             builder.tlsFiles(Path.of((String) tls.get("ca")), Path.of((String) tls.get("cert")), Path.of((String) tls.get("key")));
         }
+        builder.notices(!Boolean.FALSE.equals(command.get("notices")));
         client = builder.build();
     }
 
@@ -174,12 +175,33 @@ public final class Driver {
             event.put("at_ms", nowMs());
             say(Json.write(event));
         });
+        lease.listen(notice -> say(name, notice));
         remaining(lease, answer);
         answer.put("token", lease.token());
         answer.put("grant_id", lease.grantId());
         answer.put("authority", lease.authority());
         answer.put("slots", lease.slots());
         answer.put("slot_keys", lease.slotKeys());
+    }
+
+    private static void say(String grant, Notice notice) {
+        Map<String, Object> event = new LinkedHashMap<>();
+        event.put("event", "notice");
+        event.put("grant", grant);
+        event.put("kind", notice.kind().name().toLowerCase());
+        event.put("at_ms", nowMs());
+        switch (notice.kind()) {
+            case SUSPENDED -> event.put("remaining_ms", notice.remaining().toNanos() / 1e6);
+            case WANTED, UNWANTED -> event.put("waiters", notice.waiters());
+            case LOST -> {
+                event.put("why", notice.loss().code());
+                event.put("reason", notice.loss().reason().orElse(""));
+            }
+            default -> {
+                // Nothing more is to be said.
+            }
+        }
+        say(Json.write(event));
     }
 
     private void watch(Map<String, Object> command) {

@@ -36,6 +36,19 @@ final class Examples {
         }
     }
 
+    /** The example of docs/use/notices.md. */
+    static Lease.Registration listening(Lease lease, Runnable yield) {
+        Lease.Registration listener = lease.listen(notice -> {
+            switch (notice.kind()) {
+                case SUSPENDED -> System.out.println("no new batch: held for " + notice.remaining()); // then RESTORED or LOST
+                case WANTED -> yield.run(); // UNWANTED follows when nobody waits any more
+                case LOST -> System.out.println(notice.loss().getMessage());
+                default -> {}
+            }
+        });
+        return listener;
+    }
+
     static String tested() throws InterruptedException {
         MemoryServer server = new MemoryServer(); // of example.palisade.testing, in the same jar
         server.hold("report");

@@ -2,6 +2,7 @@ package example.palisade;
 
 import example.palisade.testing.MemoryServer;
 import java.time.Duration;
+import java.util.function.UnaryOperator;
 
 /** The client against the double, so that the double does not drift from the real server. */
 public final class MemoryContractTest extends ClientContract {
@@ -13,7 +14,17 @@ public final class MemoryContractTest extends ClientContract {
     }
 
     @Override
-    Client connect() {
-        return server.client();
+    Client connect(UnaryOperator<Client.Builder> settings) {
+        return server.client(settings);
+    }
+
+    @Override
+    void stop() {
+        server.stall();
+    }
+
+    @Override
+    void resume() {
+        server.up();
     }
 }

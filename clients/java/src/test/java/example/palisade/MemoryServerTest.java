@@ -36,6 +36,15 @@ public final class MemoryServerTest {
     }
 
     @Test
+    public void theExampleOfTheNoticesYields() throws Exception {
+        Lease lease = client.lock("orders").ttl(Duration.ofHours(1)).acquire();
+        Examples.listening(lease, lease::close);
+        try (Lease next = client.lock("orders").acquire()) {
+            assertEquals(2, next.token());
+        }
+    }
+
+    @Test
     public void somebodyElseHasALock() throws Exception {
         try (MemoryServer.Held other = server.hold("orders", "another")) {
             LockRequest request = client.lock("orders").waitUpTo(Duration.ZERO);

@@ -3,6 +3,7 @@ package example.palisade;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.regex.Matcher;
@@ -15,9 +16,20 @@ public final class ReadmeTest {
         return text.replaceAll("\\s+", " ").strip();
     }
 
+    private static String examples() throws IOException {
+        return squeezed(Files.readString(Path.of("src/test/java/example/palisade/Examples.java")));
+    }
+
+    @Test
+    public void theExampleOfTheNoticesIsTheOneThatRuns() throws Exception {
+        Matcher block = Pattern.compile("## Java\n.*?^```java\n(.*?)^```", Pattern.MULTILINE | Pattern.DOTALL)
+                .matcher(Files.readString(Path.of("../../docs/use/notices.md")));
+        assertTrue(block.find() && examples().contains(squeezed(block.group(1))), "no example is that of docs/use/notices.md");
+    }
+
     @Test
     public void itsExamplesAreThoseThatRun() throws Exception {
-        String examples = squeezed(Files.readString(Path.of("src/test/java/example/palisade/Examples.java")));
+        String examples = examples();
         Matcher blocks = Pattern.compile("^```java\n(.*?)^```", Pattern.MULTILINE | Pattern.DOTALL)
                 .matcher(Files.readString(Path.of("README.md")));
         int found = 0;

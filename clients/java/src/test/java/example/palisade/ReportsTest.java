@@ -100,7 +100,8 @@ public final class ReportsTest {
                     new Case("off", builder -> builder.reportRefusals(false), lease -> lease, 0),
                     new Case("pass", builder -> builder, lease -> Presenter.of(lease.token(), lease.authority(), lease.name()), 0),
                     new Case("orders", builder -> builder, lease -> lease, 3))) {
-                try (Client client = one.options().apply(Client.builder()).endpoints(server.url()).build();
+                // Without notices a holder learns late that another one has its lock.
+                try (Client client = one.options().apply(Client.builder()).endpoints(server.url()).notices(false).build();
                         Servers.Running gateway = Servers.gateway("http://127.0.0.1:" + upstream.getAddress().getPort())) {
                     Lease first = client.lock(one.lock()).ttl(HOUR).acquire();
                     other.breakLock(one.lock(), first.token(), "it hangs");
@@ -163,7 +164,7 @@ public final class ReportsTest {
             List<Lease> leases = new ArrayList<>();
             List<SQLiteDataSource> sources = new ArrayList<>();
             for (boolean on : new boolean[] {false, true}) {
-                clients.add(Client.builder().endpoints(server.url()).reportRefusals(on).build());
+                clients.add(Client.builder().endpoints(server.url()).reportRefusals(on).notices(false).build());
                 Lease first = clients.get(clients.size() - 1).lock("on-" + on).ttl(HOUR).acquire();
                 other.breakLock(first.name(), first.token(), "it hangs");
                 sources.add(fenced());

@@ -1,6 +1,8 @@
 package example.palisade;
 
 import java.time.Duration;
+import java.util.List;
+import java.util.function.UnaryOperator;
 import org.junit.jupiter.api.AfterEach;
 
 /** The client against the real server. */
@@ -13,8 +15,18 @@ public final class ServerContractTest extends ClientContract {
     }
 
     @Override
-    Client connect() {
-        return Client.builder().endpoints(server.url()).build();
+    Client connect(UnaryOperator<Client.Builder> settings) {
+        return settings.apply(Client.builder()).endpoints(server.url()).build();
+    }
+
+    @Override
+    void stop() throws Exception {
+        Servers.run(List.of("kill", "-STOP", Long.toString(server.process().pid())));
+    }
+
+    @Override
+    void resume() throws Exception {
+        Servers.run(List.of("kill", "-CONT", Long.toString(server.process().pid())));
     }
 
     @AfterEach

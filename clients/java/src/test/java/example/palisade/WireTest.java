@@ -49,8 +49,9 @@ public final class WireTest {
 
     @Test
     public void aHold() {
-        AtomicInteger announced = new AtomicInteger();
-        Hold hold = new Hold(Clock.latest() + 3_600 * Clock.SECOND, announced::incrementAndGet);
+        AtomicInteger losses = new AtomicInteger();
+        Hold.End end = lost -> losses.addAndGet(lost ? 1 : 0);
+        Hold hold = new Hold(Clock.latest() + 3_600 * Clock.SECOND, end);
         long later = Clock.latest() + 7_200 * Clock.SECOND;
         hold.renewed(later);
         hold.renewed(Clock.latest() + Clock.SECOND);
@@ -59,13 +60,13 @@ public final class WireTest {
         hold.end("expired");
         hold.renewed(later + 1);
         assertFalse(hold.holds());
-        assertEquals("revoked 0 1", hold.reason() + " " + hold.remaining() + " " + announced.get());
-        Hold late = new Hold(Clock.latest(), announced::incrementAndGet);
+        assertEquals("revoked 0 1", hold.reason() + " " + hold.remaining() + " " + losses.get());
+        Hold late = new Hold(Clock.latest(), end);
         late.renewed(Clock.latest() + 3_600 * Clock.SECOND);
         assertFalse(late.holds(), "a late renewal revived it");
-        Hold given = new Hold(later, announced::incrementAndGet);
+        Hold given = new Hold(later, end);
         given.end(Hold.RELEASED);
-        assertEquals("not_held 2", given.reason() + " " + announced.get());
+        assertEquals("not_held 2", given.reason() + " " + losses.get());
     }
 
     @Test

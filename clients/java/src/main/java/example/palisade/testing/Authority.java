@@ -50,12 +50,15 @@ final class Authority {
 
     private record Ended(String lock, long number) {}
 
+    /** {@code key} is that of its lease; {@code reason} may be null. */
+    private record Ending(String how, String key, String reason) {}
+
     final String id = UUID.randomUUID().toString().replace("-", "");
     final List<Change> changes = new ArrayList<>();
     private final Map<String, Lock> locks = new TreeMap<>();
     private final Map<String, Grant.Lease> leases = new HashMap<>();
     private final List<Waiter> queue = new ArrayList<>();
-    private final Map<Ended, String> ended = new HashMap<>();
+    private final Map<Ended, Ending> ended = new HashMap<>();
     private long counter;
 
     private Lock lock(String name) {
@@ -197,7 +200,7 @@ final class Authority {
         if (grant.lease.grants.isEmpty()) {
             leases.remove(grant.lease.key);
         }
-        ended.put(new Ended(grant.lock, grant.number), how);
+        ended.put(new Ended(grant.lock, grant.number), new Ending(how, grant.lease.key, reason));
         if (how.equals("expired") || how.equals("revoked")) {
             lock.closedUntil = Math.max(lock.closedUntil, now + grant.asked.lockDelay);
         }
@@ -309,8 +312,13 @@ final class Authority {
         return null;
     }
 
+    private String howEnded(String name, long number) {
+        Ending ending = ended.get(new Ended(name, number));
+        return ending == null ? null : ending.how();
+    }
+
     private Told over(String name, long number) {
-        String how = ended.get(new Ended(name, number));
+        String how = howEnded(name, number);
         boolean stale = how == null && !lock(name).holders.isEmpty();
         String code = stale ? "stale" : how == null || how.equals("released") ? "not_held" : how;
         return Told.refused(code, "the grant with fencing token " + number + " is over: " + (how == null ? code : how),
@@ -321,7 +329,7 @@ final class Authority {
     Told hold(String verb, String name, Map<String, Object> asked, long now) {
         long number = asked.get("fencing_token") instanceof Long given ? given : 0;
         Grant grant = find(name, asked);
-        boolean again = verb.equals("release") && "released".equals(ended.get(new Ended(name, number)));
+        boolean again = verb.equals("release") && "released".equals(howEnded(name, number));
         if (grant == null && !again) {
             return over(name, number);
         }
@@ -357,7 +365,35 @@ final class Authority {
         body.put("lease_duration_ms", grant.lease.ttl / MS);
         body.put("valid_for_ms", (grant.lease.expires - now) / MS);
         body.put("remaining_ms", grant.remainingMs(now));
+        body.put("waiters", waiters(grant.lease.grants.stream().map(each -> each.lock).toList()));
         return Told.ok(body);
+    }
+
+    /** What there is to say about a grant that a holder names; null: nothing. */
+    Map<String, Object> notice(Map<String, Object> asked) {
+        String name = (String) asked.get("resource_id");
+        long number = (Long) asked.get("fencing_token");
+        Map<String, Object> notice = new LinkedHashMap<>();
+        notice.put("resource_id", name);
+        notice.put("fencing_token", number);
+        if (find(name, asked) == null) {
+            Ending ending = ended.get(new Ended(name, number));
+            boolean known = ending != null && ending.key().equals(asked.get("lock_token"));
+            notice.put("event", "ended");
+            notice.put("how", known ? ending.how() : "unknown");
+            notice.put("reason", known ? ending.reason() : null);
+            return notice;
+        }
+        long waiters = waiters(List.of(name));
+        long before = asked.get("waiters") instanceof Long said ? said : 0;
+        notice.put("event", "wanted");
+        notice.put("waiters", waiters);
+        return waiters > before || waiters == 0 && before > 0 ? notice : null;
+    }
+
+    /** How many requests wait for any of these locks. */
+    private long waiters(List<String> names) {
+        return queue.stream().filter(waiter -> waiter.names.stream().anyMatch(names::contains)).count();
     }
 
     /** What was granted is released, and reserves nothing. */
@@ -412,7 +448,7 @@ final class Authority {
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("resource_id", name);
         body.put("revision", revision());
-        body.put("waiters", (int) queue.stream().filter(waiter -> waiter.names.contains(name)).count());
+        body.put("waiters", waiters(List.of(name)));
         body.put("delayed_ms", lock.closedUntil > now ? (lock.closedUntil - now) / MS + 1 : null);
         List<Map<String, Object>> holders = lock.holders.stream().map(grant -> grant.shown(now)).toList();
         body.put("holder", holders.isEmpty() ? null : holders.get(0));

@@ -12,10 +12,13 @@ import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
+import java.util.Set;
 import java.util.function.UnaryOperator;
 
 /**
@@ -32,8 +35,8 @@ import java.util.function.UnaryOperator;
  * }</pre>
  *
  * <p>Time is real: a test that waits for a loss takes a lease of a few hundred milliseconds. A client learns that its lease
- * {@linkplain #expire expired} or was {@linkplain #revoke revoked} as in production, at its next renewal, after a third of
- * the lease.
+ * {@linkplain #expire expired} or was {@linkplain #revoke revoked} as in production: from a notice, in a moment, and without
+ * notices at its next renewal, after a third of the lease.
  *
  * <p>It has no disk, access rules, quotas, TLS, cluster, audit file or signed tokens, and promises nothing about them.
  */
@@ -41,6 +44,9 @@ public final class MemoryServer {
     /** A request that nobody waits for keeps its place for so long. */
     private static final long PLACE = 2_000 * Authority.MS;
     private static final int MAX_PAGE = 1_000;
+    private static final int MAX_LISTENED = 100;
+    private static final long LISTEN_MS = 20_000;
+    private static final long MAX_LISTEN_MS = 60_000;
 
     private final Authority authority = new Authority();
     private final Map<String, Waiter> requests = new HashMap<>();
@@ -231,6 +237,7 @@ public final class MemoryServer {
         String verb = words.length > 4 ? words[4] : "";
         return switch (words[2]) {
             case "requests" -> abandon(name, now);
+            case "listen" -> listen(asked, now, until);
             case "status" -> Told.ok(new LinkedHashMap<>(Map.of("authority", authority.id, "version", "memory")));
             default -> words.length == 3 ? list(query(path), now) : about(name, verb, asked, now, until);
         };
@@ -247,6 +254,42 @@ public final class MemoryServer {
             case "permits" -> authority.resize(name, ((Long) asked.get("of")).intValue(), now);
             default -> Told.refused("refused", "the double has no " + verb);
         };
+    }
+
+    /** Answers when there is something to say about a grant, or when the time is over. */
+    private Told listen(Map<String, Object> asked, long arrived, long until) throws Exchange.Silence, InterruptedException {
+        List<?> grants = asked.get("grants") instanceof List<?> list ? list : List.of();
+        long wait = asked.get("wait_ms") instanceof Long ms ? ms : LISTEN_MS;
+        if (grants.isEmpty() || grants.size() > MAX_LISTENED || wait < 0 || wait > MAX_LISTEN_MS) {
+            return Told.refused("invalid", "1 to " + MAX_LISTENED + " grants, and a wait_ms of 0 to " + MAX_LISTEN_MS + ", are allowed");
+        }
+        Set<List<Object>> names = new HashSet<>();
+        for (Object one : grants) {
+            Map<String, Object> grant = Json.asObject(one);
+            if (grant == null || !(grant.get("resource_id") instanceof String lock) || !(grant.get("lock_token") instanceof String)
+                    || !(grant.get("fencing_token") instanceof Long number)) {
+                return Told.refused("invalid", "a grant needs resource_id, lock_token and fencing_token");
+            }
+            if (!names.add(List.of(lock, number))) {
+                return Told.refused("invalid", "the grant " + number + " of \"" + lock + "\" is named twice");
+            }
+        }
+        long ends = arrived + wait * Authority.MS;
+        while (true) {
+            if (down) {
+                return Told.refused("unavailable", "the server is down");
+            }
+            List<Map<String, Object>> told =
+                    grants.stream().map(grant -> authority.notice(Json.asObject(grant))).filter(Objects::nonNull).toList();
+            if (!told.isEmpty() || now() >= ends) {
+                return Told.ok(new LinkedHashMap<>(Map.of("notices", told)));
+            }
+            if (now() >= until) {
+                throw new Exchange.Silence("the server did not answer in time", false);
+            }
+            waitUntil(Math.min(Math.min(ends, until), authority.nextChange()));
+            authority.settle(now());
+        }
     }
 
     private Told list(Map<String, String> query, long now) {
