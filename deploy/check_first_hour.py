@@ -30,18 +30,29 @@ PAGES = ROOT / "docs/start/first-hour"
 CACHE = ROOT / "target/first-hour"
 MOST_LINES = 120
 #: For a page: compilers and package managers are slow on a loaded machine.
-LONG = 1800
+LONG = 900
 FENCE = '\npalisade fence install postgres "$SHOP_URL" orders\n'
 #: Lines up to their output, an empty line or a line that ends with `&`.
 COMMANDS = r"((?:^[^#\n].*(?<!&)\n)*^[^#\n].*\n)((?:^#.*\n)*)"
 #: What a reader who forgets the fence writes, and what both zombies print then.
 CONTROLS: dict[str, tuple[list[tuple[str, str]], str]] = {
+    "shell": ([(FENCE, "\n"), ("SELECT palisade_claim('orders', $PALISADE_FENCING_TOKEN)", "SELECT 1")], "total"),
     "python": (
         [(FENCE, "\n"), ('postgres.transact(db, "orders", grant)', "db.transaction()"),
          ('postgres.transact(engine, "orders", grant)', "engine.begin()")],
         "total",
     ),
 }  # fmt: skip
+#: Assignments and lines of five columns.
+CRON = """#!/bin/bash
+variables=()
+while read -r line; do
+    case $line in
+    [A-Z]*=*) variables+=("$line") ;;
+    *) env -i HOME="$HOME" LOGNAME=root "${variables[@]}" /bin/sh -c "${line#* * * * * }" ;;
+    esac
+done
+"""
 
 
 class Wrong(Exception):
@@ -245,6 +256,14 @@ class Release:
             shutil.copy(archive, place / "shop")
         own = getattr(self, f"_{name}", None)
         return environment | (own(place) if own else {})
+
+    def _shell(self, place: pathlib.Path) -> dict[str, str]:
+        """A cron that runs each line of its table once, at once, with the environment that cron gives it."""
+        cron = place / "bin/crontab"
+        cron.parent.mkdir()
+        cron.write_text(CRON)
+        cron.chmod(0o755)
+        return {"PATH": f"{cron.parent}:{os.environ['PATH']}"}
 
     def _python(self, place: pathlib.Path) -> dict[str, str]:
         self.one("python/palisade_client-*.whl")
