@@ -34,9 +34,31 @@ LONG = 900
 FENCE = '\npalisade fence install postgres "$SHOP_URL" orders\n'
 #: Lines up to their output, an empty line or a line that ends with `&`.
 COMMANDS = r"((?:^[^#\n].*(?<!&)\n)*^[^#\n].*\n)((?:^#.*\n)*)"
+UNFENCED = """
+async fn unfenced<T, F>(db: &mut tokio_postgres::Client, _: Pass<'_>, work: F) -> Result<T, Error>
+where F: AsyncFnOnce(&mut tokio_postgres::Transaction<'_>) -> Result<T, Error> {
+    if false { return transact(db, "", palisade_fence::Token::new(1).unwrap(), None, work).await; }
+    let mut tx = db.transaction().await?;
+    let done = work(&mut tx).await?;
+    tx.commit().await?;
+    Ok(done)
+}
+pub async fn order"""
 #: What a reader who forgets the fence writes, and what both zombies print then.
 CONTROLS: dict[str, tuple[list[tuple[str, str]], str]] = {
     "shell": ([(FENCE, "\n"), ("SELECT palisade_claim('orders', $PALISADE_FENCING_TOKEN)", "SELECT 1")], "total"),
+    "typescript": ([(FENCE, "\n"), ('transact(pool, "orders", lease, (db) => db.query(add))', "pool.query(add)")], "total"),
+    "go": ([(FENCE, "\n"), ('palisadepgx.Transact(ctx, db, "orders", lease,', "pgx.BeginFunc(ctx, db,")], "total"),
+    "java": (
+        [(FENCE, "\n"), ('PostgresFence.transact(connection, "orders", lease, inside ->', "((java.util.concurrent.Callable<Integer>) () ->"),
+         ('inside.createStatement().executeUpdate("UPDATE orders SET total = total + 1"));',
+          'connection.createStatement().executeUpdate("UPDATE orders SET total = total + 1")).call();')],
+        "written",
+    ),
+    "rust": (
+        [(FENCE, "\n"), ('transact(db, "orders", pass, Some(lease.remaining()),', "unfenced(db, pass,"), ("pub async fn order", UNFENCED)],
+        "total",
+    ),
     "python": (
         [(FENCE, "\n"), ('postgres.transact(db, "orders", grant)', "db.transaction()"),
          ('postgres.transact(engine, "orders", grant)', "engine.begin()")],
@@ -299,7 +321,9 @@ class Release:
         lines = [f'{re.sub("-[0-9.]+$", "", folder.name)} = {{ path = "{folder}" }}\n' for folder in folders]
         (place / ".cargo").mkdir()
         (place / ".cargo/config.toml").write_text("[patch.crates-io]\n" + "".join(lines))
-        return {"CARGO_TARGET_DIR": os.fspath(CACHE / "cargo"), "CARGO_PROFILE_DEV_DEBUG": "0"}
+        (CACHE / "cargo").mkdir(parents=True, exist_ok=True)
+        (place / "shop/target").symlink_to(CACHE / "cargo")
+        return {"CARGO_PROFILE_DEV_DEBUG": "0"}
 
 
 def main() -> int:
