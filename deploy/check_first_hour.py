@@ -15,10 +15,12 @@ registries; the rest runs in a network of its own, where the ports are free, wit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -142,8 +144,6 @@ def script(found: list[Step], place: pathlib.Path) -> str:
         lines += [f"{{ {step.text.strip()}\n}} >{out} 2>&1", f"echo $? >../{at}.status"]
         if step.text.rstrip().endswith("&") and ">" not in step.text:
             lines += [f"until [ -s {out} ]; do kill -0 $! || exit 9; sleep 0.1; done"]
-        if not step.prints:
-            lines += [f"[ $(cat ../{at}.status) = 0 ] || exit 9"]
     return "\n".join(lines) + "\n"
 
 
@@ -170,6 +170,7 @@ def postgres(place: pathlib.Path) -> dict[str, str]:
         "POSTGRES": os.fspath(programs[-1]),
         "AS_POSTGRES": " ".join(user),
         "SHOP_URL": "postgres://postgres@127.0.0.1:5432/postgres",
+        "JDBC_URL": "jdbc:postgresql://127.0.0.1/postgres?user=postgres",
     }
 
 
@@ -192,31 +193,42 @@ def follow(name: str, release: Release, control: bool) -> None:
         lines = script(found[:split], place)
         (place / "rest.sh").write_text(POSTGRES + text.removeprefix(lines))
         (place / "page.sh").write_text(lines + alone)
-        try:
-            done = subprocess.run(
+        with (place / "said").open("w") as said:
+            process = subprocess.Popen(
                 ["bash", "../page.sh"], cwd=place / "shop", env=environment, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONG, check=False,
+                stdout=said, stderr=said, start_new_session=True,
             )  # fmt: skip
-            said = done.stdout
-        except subprocess.TimeoutExpired as error:
-            said = f"still running after {LONG} s: {error.stdout!r}"
-        judge(found, place, said, printed)
+        try:
+            watch(found, place, process, printed)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def judge(found: list[Step], place: pathlib.Path, said: str, control: str) -> None:
+def watch(found: list[Step], place: pathlib.Path, process: subprocess.Popen[bytes], control: str) -> None:
+    """Judges each step when it has ended, because the page of a failed one may wait for ever."""
+    end = time.monotonic() + LONG
     for at, step in enumerate(found):
-        if step.file:
-            continue
-        out = place / f"{at}.out"
-        printed = out.read_text(errors="replace") if out.exists() else "(not reached)"
-        ended = place / f"{at}.status"
-        status = ended.read_text().strip() if ended.exists() else "none"
-        if control and "kill -CONT" in step.text:
-            must(re.search(control, printed) is not None, f"control: the zombie's write did not go through:\n{printed}")
-        elif step.prints and not control:
-            must(matches(step.prints, printed), f"{step.text}printed\n{printed}\n{said}")
-        else:
-            must(status == "0" or bool(step.prints), f"{step.text}ended with {status}:\n{printed}\n{said}")
+        status = place / f"{at}.status"
+        while not step.file and not (status.exists() and status.read_text()):
+            if process.poll() is not None or time.monotonic() > end:
+                out = place / f"{at}.out"
+                printed = out.read_text(errors="replace") if out.exists() else "nothing"
+                raise Wrong(f"{step.text}did not end; it printed\n{printed}\n{(place / 'said').read_text()}")
+            time.sleep(0.05)  # real time: asked again, up to a deadline
+        if not step.file:
+            printed = (place / f"{at}.out").read_text(errors="replace")
+            judge(step, int(status.read_text()), printed, control)
+
+
+def judge(step: Step, status: int, printed: str, control: str) -> None:
+    if control and "kill -CONT" in step.text:
+        must(re.search(control, printed) is not None, f"control: the zombie's write did not go through:\n{printed}")
+    elif step.prints and not control:
+        must(matches(step.prints, printed), f"{step.text}printed\n{printed}")
+    else:
+        must(status == 0 or bool(step.prints), f"{step.text}ended with {status}:\n{printed}")
 
 
 def without_the_fence(name: str, found: list[Step]) -> str:
