@@ -169,6 +169,7 @@ def test_asyncio(postgres_url: str, resource: str) -> None:
             with pytest.raises(Rejected) as bare:
                 await postgres.aclaim(connection, resource, 8)
             assert (bare.value.code, bare.value.authority) == ("wrong_authority", "authority")
+            assert "pass the grant, not its number" in str(bare.value)
             await connection.rollback()
 
     asyncio.run(run())

@@ -3,7 +3,7 @@
 //! ```text
 //!   note("charge", Fate::Admitted) ─ note("reserve", Fate::Admitted) ─ note("book", Fate::Rejected) ─┐
 //!                                                                                                    ▼
-//!   compensate: newest first, each step with its outcome                   book ✗ ─ reserve ✓ ─ charge ✓
+//!   to_undo: newest first, each step with its outcome                      book ✗ ─ reserve ✓ ─ charge ✓
 //! ```
 //!
 //! A rejected transaction rolls back its own writes, but not a payment, a mail or a file elsewhere. The holder
@@ -55,12 +55,11 @@ impl Fate {
 /// assert!(!account.note("book", Fate::of(&booked)));
 ///
 /// let mut undone = Vec::new();
-/// account.compensate(async |step, fate| {
+/// for (step, fate) in account.to_undo() {
 ///     if *step == "charge" && *fate == Fate::Admitted {
-///         undone.push("money back");
+///         undone.push("money back"); // or await what undoes it
 ///     }
-///     Ok::<(), std::io::Error>(())
-/// }).await.map_err(|(error, _left)| error)?;
+/// }
 /// assert_eq!(undone, ["money back"]);
 /// # Ok(())
 /// # }
@@ -109,25 +108,16 @@ impl<S> Account<S> {
         })
     }
 
-    /// Passes every step to `undo`, newest first, unless all were admitted. It stops when `undo` fails, and
-    /// returns the remaining steps with the error.
-    ///
-    /// # Errors
-    /// The first error of `undo`, with the steps that are left, including the failed one.
-    pub async fn compensate<E>(
-        mut self,
-        mut undo: impl AsyncFnMut(&S, &Fate) -> Result<(), E>,
-    ) -> Result<(), (E, Account<S>)> {
-        if self.is_clean() {
-            return Ok(());
-        }
-        while let Some((step, fate)) = self.0.last() {
-            match undo(step, fate).await {
-                Ok(()) => drop(self.0.pop()),
-                Err(error) => return Err((error, self)),
-            }
-        }
-        Ok(())
+    /// Returns the steps that have to be undone, newest first: all of them, or none if all were admitted. A rejected step
+    /// is among them, because it may have had parts that no fence guards. It takes no closure, because the future of one
+    /// that borrows would not be `Send`.
+    pub fn to_undo(&self) -> impl Iterator<Item = (&S, &Fate)> {
+        let steps = if self.is_clean() {
+            &[]
+        } else {
+            self.0.as_slice()
+        };
+        steps.iter().rev().map(|(step, fate)| (step, fate))
     }
 }
 
@@ -135,37 +125,21 @@ impl<S> Account<S> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn steps_are_undone_newest_first_and_the_rest_is_returned() {
+    #[test]
+    fn steps_are_undone_newest_first() {
         let mut account = Account::new();
         assert!(account.note(1, Fate::Admitted));
         assert!(account.note(2, Fate::Admitted));
         assert!(!account.note(3, Fate::Rejected(Reject::Missing)));
         assert_eq!(account.rejected(), Some((&3, &Reject::Missing)));
-        let mut seen = Vec::new();
-        let stopped = account
-            .compensate(async |step, _| {
-                seen.push(*step);
-                if *step == 2 {
-                    Err("the bank is closed")
-                } else {
-                    Ok(())
-                }
-            })
-            .await;
-        let (error, left) = stopped.unwrap_err();
-        assert_eq!((error, seen), ("the bank is closed", vec![3, 2]));
-        assert_eq!(
-            left.steps().map(|(step, _)| *step).collect::<Vec<_>>(),
-            [1, 2]
-        );
+        let steps: Vec<_> = account.to_undo().map(|(step, _)| *step).collect();
+        assert_eq!(steps, [3, 2, 1]);
     }
 
-    #[tokio::test]
-    async fn nothing_is_undone_if_every_step_was_admitted() {
+    #[test]
+    fn nothing_is_undone_if_every_step_was_admitted() {
         let mut account = Account::new();
         assert!(account.note("only", Fate::Admitted));
-        let done = account.compensate(async |_, _| Err("undone")).await;
-        assert!(done.is_ok());
+        assert_eq!(account.to_undo().count(), 0);
     }
 }

@@ -63,6 +63,11 @@ const MEASURED: &[(&str, &str, &[&str])] = &[
         "| OpenTofu ",
         &["crates/palisade/src/tfstate"],
     ),
+    (
+        "docs/evidence/frameworks.md",
+        "| First hour: ",
+        &["deploy/check_first_hour.py", "docs/start/first-hour"],
+    ),
 ];
 
 /// A line with a result.

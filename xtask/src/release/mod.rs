@@ -173,6 +173,8 @@ impl Plan {
         write("SHA256SUMS", &read(sums.current_dir(&out))?)?;
         step("installed, each package by its own tool");
         run(Command::new(root().join("deploy/check_release.py")).arg(&out))?;
+        let mut pages = Command::new(root().join("deploy/check_first_hour.py"));
+        run(pages.arg("--release").arg(&out))?;
         let go = PACKAGES.iter().filter(|package| package.kind == Kind::Go);
         let tags = go.map(|package| format!("{}/v{}", package.folder, self.version));
         let tags: Vec<String> = [format!("v{}", self.version)]

@@ -85,6 +85,23 @@ const PLACES: &[(&str, &str)] = &[
     ("deploy/compose/three.yaml", "image: palisade:{}"),
     ("deploy/kubernetes/one.yaml", "image: palisade:{}"),
     ("deploy/kubernetes/three.yaml", "image: palisade:{}"),
+    (
+        "docs/start/first-hour/shell.md",
+        "palisade-{}-x86_64-linux.tar.gz",
+    ),
+    (
+        "docs/start/first-hour/typescript.md",
+        "palisade-{}-x86_64-linux.tar.gz",
+    ),
+    ("docs/start/first-hour/go.md", "palisadepgx@v{} "),
+    (
+        "docs/start/first-hour/java.md",
+        "<version>{}</version></dependency>",
+    ),
+    (
+        "docs/start/first-hour/rust.md",
+        "palisade-{}-x86_64-linux.tar.gz",
+    ),
     ("docs/operate/server.md", "palisade_{}-1_amd64.deb"),
     ("docs/operate/server.md", "palisade-{}-x86_64-linux.tar.gz"),
 ];

@@ -8,7 +8,7 @@ use super::guard;
 use super::session::{Arg, Session};
 use crate::admitted::Admitted;
 use crate::error::{Error, Result};
-use crate::sql::{Begin, Driver};
+use crate::sql::{Begin, Driver, Family, Tx};
 
 const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true)::text";
 
@@ -18,7 +18,7 @@ const LEASE_LEFT: &str = "SELECT set_config('palisade.lease_left_ms', $1, true):
 /// It takes a `&mut tokio_postgres::Client`, or sqlx's `&PgPool` or `&mut PgConnection`. `left` is the rest of the
 /// lease: if this program stops for longer inside the transaction, the server ends it; `None` means 10 s. The work runs
 /// at most once in each call. After [`ErrorKind::Retry`](crate::ErrorKind::Retry) nothing took effect, and you can
-/// repeat the whole call.
+/// repeat the whole call. Its future is `Send` where that of the work is, so a handler of axum can await it.
 ///
 /// ```no_run
 /// # #[cfg(feature = "postgres")] mod example {
@@ -48,7 +48,7 @@ pub async fn transact<'p, C, T, E, F>(
 ) -> Result<T, E>
 where
     C: Begin,
-    F: AsyncFnOnce(&mut C::Tx) -> Result<T, E>,
+    F: AsyncFnOnce(&mut C::Tx<'_>) -> Result<T, E>,
     E: From<Error>,
 {
     crate::sql::transact(connection, resource, pass.into(), left, work).await
@@ -63,49 +63,62 @@ async fn began<S: Session>(mut tx: S, left_ms: Option<u64>) -> Result<S> {
     Ok(tx)
 }
 
+/// Implements one kind of transaction.
+macro_rules! transaction {
+    ($tx:ty) => {
+        impl Tx for $tx {
+            async fn claim(&mut self, resource: &str, pass: Pass<'_>) -> Result<Admitted<()>> {
+                guard::claim(self, resource, pass).await
+            }
+
+            async fn end(self) -> Result<()> {
+                Ok(self.commit().await?)
+            }
+
+            async fn undo(self) {
+                let _ = self.rollback().await;
+            }
+        }
+    };
+}
+
 /// Implements one driver: the type that begins a transaction, the transaction's type, and the call.
 macro_rules! driver {
-    ($lifetime:lifetime, $connection:ty, $tx:ty, $begin:path) => {
-        impl<$lifetime> Driver for $connection {
-            type Tx = $tx;
+    ($connection:ty, $lifetime:lifetime, $tx:ty, $begin:expr) => {
+        impl Family for $connection {
+            type Tx<$lifetime> = $tx;
+        }
 
-            async fn begin(self, left_ms: Option<u64>) -> Result<$tx> {
+        impl Driver for $connection {
+            async fn begin(&mut self, left_ms: Option<u64>) -> Result<<Self as Family>::Tx<'_>> {
                 began($begin(self).await?, left_ms).await
-            }
-
-            async fn claim(tx: &mut $tx, resource: &str, pass: Pass<'_>) -> Result<Admitted<()>> {
-                guard::claim(tx, resource, pass).await
-            }
-
-            async fn commit(tx: $tx) -> Result<()> {
-                Ok(tx.commit().await?)
-            }
-
-            async fn roll_back(tx: $tx) {
-                let _ = tx.rollback().await;
             }
         }
     };
 }
 
 #[cfg(feature = "postgres")]
+transaction!(tokio_postgres::Transaction<'_>);
+#[cfg(feature = "postgres")]
 driver!(
-    'c,
-    &'c mut tokio_postgres::Client,
-    tokio_postgres::Transaction<'c>,
+    &mut tokio_postgres::Client,
+    't,
+    tokio_postgres::Transaction<'t>,
     tokio_postgres::Client::transaction
 );
 #[cfg(feature = "sqlx-postgres")]
+transaction!(sqlx::Transaction<'_, sqlx::Postgres>);
+#[cfg(feature = "sqlx-postgres")]
 driver!(
-    'c,
-    &'c mut sqlx::PgConnection,
-    sqlx::Transaction<'c, sqlx::Postgres>,
-    sqlx::Connection::begin
+    &mut sqlx::PgConnection,
+    't,
+    sqlx::Transaction<'t, sqlx::Postgres>,
+    <sqlx::PgConnection as sqlx::Connection>::begin
 );
 #[cfg(feature = "sqlx-postgres")]
 driver!(
-    'c,
-    &'c sqlx::PgPool,
-    sqlx::Transaction<'static, sqlx::Postgres>,
+    &sqlx::PgPool,
+    't,
+    sqlx::Transaction<'t, sqlx::Postgres>,
     sqlx::PgPool::begin
 );

@@ -28,7 +28,10 @@ pub(crate) use answer::Answer;
 #[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
 pub use transact::Begin;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
-pub(crate) use transact::{sealed::Driver, transact};
+pub(crate) use transact::{
+    sealed::{Driver, Family, Tx},
+    transact,
+};
 
 use crate::error::{Error, ErrorKind};
 

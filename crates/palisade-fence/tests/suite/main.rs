@@ -13,6 +13,8 @@ mod adds;
 mod dynamodb;
 #[cfg(feature = "files")]
 mod files;
+#[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+mod handlers;
 mod heard;
 #[cfg(any(
     feature = "dynamodb",

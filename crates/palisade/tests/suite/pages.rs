@@ -22,13 +22,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The pages with their text. `clients/howto` runs those of `docs/use/howto`.
+/// Pages that others run: `clients/howto` and `deploy/check_first_hour.py`.
+const RUN_ELSEWHERE: [&str; 2] = ["docs/use/howto", "docs/start/first-hour"];
+
+/// The pages with their text.
 fn pages() -> BTreeMap<String, String> {
     let mut pages = BTreeMap::new();
     let mut rest = vec!["README.md".to_owned(), "docs".to_owned()];
     while let Some(name) = rest.pop() {
         let path = root().join(&name);
-        if path.is_dir() && name != "docs/use/howto" {
+        if path.is_dir() && !RUN_ELSEWHERE.contains(&name.as_str()) {
             let inside = std::fs::read_dir(path).unwrap();
             rest.extend(inside.map(|it| format!("{name}/{}", it.unwrap().file_name().display())));
         } else if path.extension().is_some_and(|it| it == "md") {

@@ -58,7 +58,7 @@ class FenceNotInstalled(OperatorNeeded):
 
 _SAYS = {
     "stale": "a newer holder has claimed this resource: give up, and write nothing more",
-    "wrong_authority": "the resource belongs to another authority: tokens of two authorities are never compared",
+    "wrong_authority": "the resource has an authority that this token does not name: pass the grant, not its number",
     "wrong_lock": "the resource belongs to another lock",
     "jump": "the token is too far above the highest that this resource has seen",
     "sequence_stale": "a later write of this grant was already carried out: this is a late duplicate",

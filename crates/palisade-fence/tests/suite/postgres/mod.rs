@@ -9,7 +9,7 @@ mod late;
 mod limits;
 mod sticky;
 mod stopped;
-mod subject;
+pub(crate) mod subject;
 mod transact;
 mod vectors;
 // npm has these servers for this processor.
