@@ -150,8 +150,12 @@ impl Reporter for Lease {
 /// lock, or after a slot of it ([`slot_key`](crate::slot_key)).
 impl Reporter for Client {
     fn late(&self, write: &Late<'_>) {
-        let name = write.lock.map_or(write.resource, |lock| lock.as_str());
-        if let Ok(lock) = LockName::new(without_slot(name)) {
+        let lock = match write.lock {
+            // A signed token names its slot as its lock.
+            Some(lock) if lock.as_str() != write.resource => Ok(lock.clone()),
+            _ => LockName::new(without_slot(write.resource)),
+        };
+        if let Ok(lock) = lock {
             self.keeper().report(late_write(lock, write));
         }
     }

@@ -63,6 +63,8 @@ async fn a_store_and_a_gateway_tell_of_late_writes() {
     let server = Server::start();
     two_grants(&server);
     let (_upstream, upstream) = Upstream::start().await;
+    // They live until their reports have arrived.
+    let mut fences = Vec::new();
     for reports in [false, true] {
         for at in ["store", "gateway"] {
             let data = server.file(&format!("{at}-{reports}"));
@@ -77,7 +79,8 @@ async fn a_store_and_a_gateway_tell_of_late_writes() {
                 command.args(["--report-to", &server.url]);
             }
             let log = server.file(&format!("{at}-{reports}.log"));
-            let (_fence, caller) = traces::start(command, &log);
+            let (fence, caller) = traces::start(command, &log);
+            fences.push(fence);
             assert_eq!(traces::write(&caller, at, 2, None).await, 200, "{at}");
             for _ in 0..3 {
                 assert_eq!(traces::write(&caller, at, 1, None).await, 412, "{at}");
