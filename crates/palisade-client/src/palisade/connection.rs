@@ -69,6 +69,8 @@ pub(super) struct Connection {
     expired: Option<Fault>,
     /// Where notices go. It goes with the connection.
     ear: Option<Ear>,
+    /// How often grants were named.
+    listened: u64,
     /// Set when the server answers that it does not lead: the leader that it named, if any.
     elsewhere: Option<Option<Box<str>>>,
 }
@@ -116,6 +118,7 @@ impl Connection {
             renewed: token.is_some_and(BearerToken::is_renewed),
             expired: None,
             ear: None,
+            listened: 0,
             elsewhere: None,
         }
     }
@@ -124,10 +127,10 @@ impl Connection {
     fn hear(&mut self, id: u64, outcome: &mut pb::reply::Outcome) -> bool {
         let heard = match outcome {
             pb::reply::Outcome::Notice(notice) => Ok(std::mem::take(notice)),
-            pb::reply::Outcome::Error(error) if id == LISTENING => {
+            pb::reply::Outcome::Error(error) if id >= LISTENING => {
                 Err(wire::refusal(std::mem::take(error)))
             }
-            _ => return id == LISTENING,
+            _ => return id >= LISTENING,
         };
         let refused = heard.is_err();
         if let Some(ear) = &self.ear
@@ -142,7 +145,9 @@ impl Connection {
     fn listen(&mut self, listen: pb::ListenRequest, ear: Option<Ear>, frame: &Open) {
         self.ear = ear.or(self.ear.take());
         if self.ear.is_some() {
-            Request::Listen(listen, None).put(LISTENING, None, frame, &mut self.outbound);
+            let id = LISTENING + self.listened;
+            self.listened += 1;
+            Request::Listen(listen, None).put(id, None, frame, &mut self.outbound);
         }
     }
 
@@ -412,8 +417,8 @@ impl Liveness {
     }
 }
 
-/// The id of all operations that name grants to hear of. No other operation has one so large.
-const LISTENING: u64 = u64::MAX;
+/// The first id of operations that name grants to hear of. No other operation has one so large.
+const LISTENING: u64 = 1 << 63;
 
 /// The largest number of operations in one frame. With the longest names and texts that is under 1 MiB, a
 /// quarter of what a server accepts.

@@ -59,7 +59,7 @@ async fn renew_release_and_release_again() {
     server.advance(4_000).await;
     let body = format!(r#"{{"lock_token": "{key}"}}"#);
     let renewed = server.post("/v1/locks/x/renew", &body).await;
-    let shape = json!({"resource_id": "x", "fencing_token": 1, "authority": "test-authority", "lease_duration_ms": 10000, "valid_for_ms": 10000, "remaining_ms": 10000});
+    let shape = json!({"resource_id": "x", "fencing_token": 1, "authority": "test-authority", "lease_duration_ms": 10000, "valid_for_ms": 10000, "remaining_ms": 10000, "waiters": 0});
     assert_eq!((renewed.status, renewed.json()), (200, shape));
 
     let longer =
@@ -450,6 +450,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "post /v1/cluster/promote",
         "post /v1/cluster/remove",
         "post /v1/cluster/transfer",
+        "post /v1/listen",
         "post /v1/locks/{resource_id}/acquire",
         "post /v1/locks/{resource_id}/break",
         "post /v1/locks/{resource_id}/open",
