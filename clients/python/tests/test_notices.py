@@ -46,11 +46,11 @@ class Told:
 
 
 def test_a_break_is_heard_at_once(served: Served) -> None:
-    """The control hears of it from its next renewal, after a third of its nine seconds."""
+    """The control hears of it from its next renewal, after a third of its fifteen seconds."""
     with served.client() as client, served.client(notices=False) as control, served.client() as other:
         told, heard = Told(), client.lock("orders", ttl=LONG).acquire()
         heard.listen(told)
-        late = control.lock("late", ttl="9s").acquire()
+        late = control.lock("late", ttl="15s").acquire()
         time.sleep(0.5)  # real time: it listens by now
         began = time.monotonic()
         other.break_lock("late", late.token, "maintenance")
