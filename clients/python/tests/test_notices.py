@@ -82,6 +82,7 @@ def test_asyncio_hears_as_threads_do(served: Served) -> None:
             while not grant.wanted():
                 await asyncio.sleep(0.01)  # real time: asked again, up to the time of the lease
             assert grant.held
+            await asyncio.sleep(0.5)  # real time: the next request waits; only one that waits is told the reason
             await client.break_lock("orders", grant.token, "maintenance")
             await asyncio.wait_for(grant.lost.wait(), 15)
             await (await waiting).release()
