@@ -37,7 +37,7 @@ def notice(driver: Driver, kind: str, timeout_s: float = 10.0) -> dict[str, Any]
 def break_is_heard_at_once(trial: Trial) -> None:
     driver, control = listening(trial, trial.server.url), listening(trial, trial.server.url, notices=False)
     mine = trial.held(driver, ttl_ms=LONG_MS)
-    late = control.call("acquire", **{**trial.wish(ttl_ms=9000), "lock": "late"})
+    late = control.call("acquire", **{**trial.wish(ttl_ms=15_000), "lock": "late"})
     expect(late["ok"], f"acquire failed: {late}")
     pause(SETTLED_MS)  # real time: the client listens by now
     broken = now_ms()

@@ -46,11 +46,11 @@ class Told:
 
 
 def test_a_break_is_heard_at_once(served: Served) -> None:
-    """The control hears of it from its next renewal, after a third of its nine seconds."""
+    """The control hears of it from its next renewal, after a third of its fifteen seconds."""
     with served.client() as client, served.client(notices=False) as control, served.client() as other:
         told, heard = Told(), client.lock("orders", ttl=LONG).acquire()
         heard.listen(told)
-        late = control.lock("late", ttl="9s").acquire()
+        late = control.lock("late", ttl="15s").acquire()
         time.sleep(0.5)  # real time: it listens by now
         began = time.monotonic()
         other.break_lock("late", late.token, "maintenance")
@@ -82,6 +82,7 @@ def test_asyncio_hears_as_threads_do(served: Served) -> None:
             while not grant.wanted():
                 await asyncio.sleep(0.01)  # real time: asked again, up to the time of the lease
             assert grant.held
+            await asyncio.sleep(0.5)  # real time: the next request waits; only one that waits is told the reason
             await client.break_lock("orders", grant.token, "maintenance")
             await asyncio.wait_for(grant.lost.wait(), 15)
             await (await waiting).release()

@@ -33,11 +33,11 @@ async function untilKinds(notices: readonly Notice[], ...wanted: string[]): Prom
   assert.deepEqual(kinds(notices), wanted);
 }
 
-// The control hears of it from its next renewal, after a third of its nine seconds.
+// The control hears of it from its next renewal, after a third of its fifteen seconds.
 onBoth("a break is heard at once", async ({ client, again }) => {
   const heard = await client.acquire("orders", LONG);
   const notices = told(heard);
-  const late = await again({ notices: false }).acquire("late", { ttlMs: 9_000 });
+  const late = await again({ notices: false }).acquire("late", { ttlMs: 15_000 });
   await sleep(500); // real time: it listens by now
   const began = performance.now();
   await client.breakLock("late", late.token, "maintenance");
