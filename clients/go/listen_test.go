@@ -302,7 +302,9 @@ func TestAServerOfBeforeIsAskedOnce(t *testing.T) {
 // A program in between may know less than the server, whose renewals say who waits.
 func TestAPathThatIsNotThereIsAskedForOnce(t *testing.T) {
 	s := newListenServer(t, true)
-	s.answers(func(w http.ResponseWriter, _ *http.Request, _ []listenedGrant) bool { return refuse(w, 404, "not_found") })
+	s.answers(func(w http.ResponseWriter, _ *http.Request, _ []listenedGrant) bool {
+		return refuse(w, 404, "not_found")
+	})
 	client := newClient(t, palisade.Endpoints(s.url))
 	s.liar.does(field("valid_for_ms", 1_500))
 	mustLock(t, client, "orders")
