@@ -15,6 +15,7 @@ type servedClient struct {
 	again func(t *testing.T, options ...palisade.Option) *palisade.Client
 	// From stop to resume the server answers nothing.
 	stop, resume func(t *testing.T)
+	double       bool
 }
 
 // onBoth runs a test against the program, so that what it shows is true, and against the double, so that this does the same.
@@ -25,7 +26,7 @@ func onBoth(t *testing.T, test func(t *testing.T, client servedClient)) {
 			return newClient(t, append(options, palisade.Endpoints(server.URL))...)
 		}
 		stop, resume := func(t *testing.T) { server.Stop(t) }, func(t *testing.T) { server.Continue(t) }
-		test(t, servedClient{again(t), again, stop, resume})
+		test(t, servedClient{again(t), again, stop, resume, false})
 	})
 	t.Run("double", func(t *testing.T) {
 		server := palisadetest.NewServer()
@@ -38,6 +39,6 @@ func onBoth(t *testing.T, test func(t *testing.T, client servedClient)) {
 			return client
 		}
 		stop, resume := func(*testing.T) { server.Stall() }, func(*testing.T) { server.Up() }
-		test(t, servedClient{again(t), again, stop, resume})
+		test(t, servedClient{again(t), again, stop, resume, true})
 	})
 }

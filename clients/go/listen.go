@@ -41,8 +41,10 @@ type listening struct {
 	shards []*shard
 	// The addresses that said that they know no notices.
 	mute map[string]bool
-	// No address knows them. Renewals show a newer server, whose answers say how many requests wait.
-	deaf, spoken bool
+	// No address knows them.
+	deaf bool
+	// The last renewal did not say how many requests wait, so its server is one of before.
+	old bool
 }
 
 func newListening(base context.Context, t *transport, off bool) *listening {
@@ -161,14 +163,15 @@ func (s *shard) forgetLocked(g *listening, one listened) {
 	})
 }
 
-// renewed is told of each renewal, and whether its answer said how many requests wait. A server of before does not.
+// renewed is told of each renewal, and whether its answer said how many requests wait. A server of before does not; when one
+// does that did not, a newer server has taken its place, which may know notices.
 func (g *listening) renewed(l *Lease, says bool) {
 	g.mu.Lock()
-	if says && !g.spoken {
+	if says && g.old {
 		g.deaf = false
 		clear(g.mute)
 	}
-	g.spoken = says
+	g.old = !says
 	again := !g.deaf && !l.listened
 	g.mu.Unlock()
 	if again {

@@ -299,6 +299,21 @@ func TestAServerOfBeforeIsAskedOnce(t *testing.T) {
 	}
 }
 
+// A program in between may know less than the server, whose renewals say who waits.
+func TestAPathThatIsNotThereIsAskedForOnce(t *testing.T) {
+	s := newListenServer(t, true)
+	s.answers(func(w http.ResponseWriter, _ *http.Request, _ []listenedGrant) bool {
+		return refuse(w, 404, "not_found")
+	})
+	client := newClient(t, palisade.Endpoints(s.url))
+	s.liar.does(field("valid_for_ms", 1_500))
+	mustLock(t, client, "orders")
+	until(t, "renewals", func() bool { return s.liar.count("renew") > 4 })
+	if n := s.requests(); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+}
+
 func TestWithoutNoticesNothingIsAsked(t *testing.T) {
 	s := newListenServer(t, true)
 	client := newClient(t, palisade.Endpoints(s.url), palisade.WithoutNotices())

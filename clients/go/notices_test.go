@@ -50,10 +50,14 @@ func TestABreakEndsTheBeliefAtOnce(t *testing.T) {
 			}
 		}
 		lost := next(t, notices, palisade.Lost).Err
-		if lost == nil || lost.Err.Code != "revoked" || lost.Reason != "maintenance" || lost.Token != lease.Token() {
+		if lost == nil || lost.Err.Code != "revoked" || lost.Token != lease.Token() {
 			t.Fatalf("%+v", lost)
 		}
-		if err := lease.Check(); !errors.Is(err, palisade.ErrLost) || !strings.Contains(err.Error(), `("maintenance")`) {
+		// The program forgets the reason if nobody listens at that moment, such as before a new grant is named. The double keeps it.
+		if lost.Reason != "maintenance" && (client.double || lost.Reason != "") {
+			t.Errorf("the reason is %q", lost.Reason)
+		}
+		if err := lease.Check(); !errors.Is(err, palisade.ErrLost) || client.double && !strings.Contains(err.Error(), `("maintenance")`) {
 			t.Errorf("%v", err)
 		}
 		<-lease.Lost()
@@ -62,7 +66,7 @@ func TestABreakEndsTheBeliefAtOnce(t *testing.T) {
 			t.Errorf("without notices it was heard, too: %v", err)
 		}
 		// Who registers late is told at once.
-		if again := next(t, heard(t, lease), palisade.Lost).Err; again == nil || again.Reason != "maintenance" {
+		if again := next(t, heard(t, lease), palisade.Lost).Err; again == nil || again.Reason != lost.Reason {
 			t.Errorf("%+v", again)
 		}
 	})

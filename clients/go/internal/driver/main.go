@@ -32,7 +32,7 @@ type command struct {
 		Count int `json:"count"`
 		Of    int `json:"of"`
 	} `json:"permits"`
-	Notices *bool `json:"notices"`
+	Notices bool `json:"notices"`
 	TLS     *struct {
 		CA   string `json:"ca"`
 		Cert string `json:"cert"`
@@ -149,6 +149,8 @@ func (d *driver) carryOut(ctx context.Context, c command) (answer, error) {
 		})
 	case "remaining":
 		return remaining(d.lease(c)), nil
+	case "wanted":
+		return answer{"waiters": d.lease(c).Wanted()}, nil
 	case "release":
 		return d.release(ctx, c)
 	case "cancel":
@@ -174,7 +176,7 @@ func (d *driver) connect(c command) error {
 	if c.TLS != nil {
 		options = append(options, palisade.TLSFiles(c.TLS.CA, c.TLS.Cert, c.TLS.Key))
 	}
-	if c.Notices != nil && !*c.Notices {
+	if !c.Notices {
 		options = append(options, palisade.WithoutNotices())
 	}
 	client, err := palisade.New(options...)

@@ -46,9 +46,10 @@ final class Listening {
     private final List<Shard> shards = new ArrayList<>();
     /** The addresses that said that they know no notices. */
     private final Set<String> mute = new HashSet<>();
-    /** No address knows them. Renewals show a newer server, whose answers say how many requests wait. */
+    /** No address knows them. */
     private boolean deaf;
-    private boolean spoken;
+    /** The last renewal did not say how many requests wait, so its server is one of before. */
+    private boolean old;
     private boolean closed;
 
     /** {@code exchange} is asked for once there is a lease. */
@@ -100,14 +101,17 @@ final class Listening {
         }
     }
 
-    /** Is told of each renewal, and whether its answer said how many requests wait. A server of before does not. */
+    /**
+     * Is told of each renewal, and whether its answer said how many requests wait. A server of before does not; when one does that
+     * did not, a newer server has taken its place, which may know notices.
+     */
     void renewed(Lease lease, boolean says) {
         synchronized (this) {
-            if (says && !spoken) {
+            if (says && old) {
                 deaf = false;
                 mute.clear();
             }
-            spoken = says;
+            old = !says;
         }
         add(lease);
     }

@@ -43,6 +43,9 @@ abstract class ClientContract {
         return connect(builder -> builder);
     }
 
+    /** Whether a reason is known if nobody listened at that moment, such as before a new grant is named. */
+    abstract boolean keepsReasons();
+
     /** From here to {@link #resume} the server answers nothing. */
     abstract void stop() throws Exception;
 
@@ -656,13 +659,16 @@ abstract class ClientContract {
                 client.breakLock(broken.name(), broken.token(), "maintenance");
             }
             LeaseLostException loss = next(notices, Notice.Kind.LOST).loss();
-            assertEquals("revoked maintenance", loss.code() + " " + loss.reason().orElse(null));
-            assertTrue(loss.getMessage().contains("(\"maintenance\")"), loss.getMessage());
+            assertEquals("revoked", loss.code());
+            if (keepsReasons() || loss.reason().isPresent()) {
+                assertEquals(Optional.of("maintenance"), loss.reason());
+                assertTrue(loss.getMessage().contains("(\"maintenance\")"), loss.getMessage());
+            }
             assertThrows(LeaseLostException.class, lease::check);
             assertEquals("revoked", lease.lost().get(30, TimeUnit.SECONDS).code());
             control.check();
             // A listener that comes late is told at once.
-            assertEquals(Optional.of("maintenance"), next(heard(lease), Notice.Kind.LOST).loss().reason());
+            assertEquals(loss.reason(), next(heard(lease), Notice.Kind.LOST).loss().reason());
         }
     }
 

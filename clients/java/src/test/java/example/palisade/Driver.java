@@ -96,6 +96,7 @@ public final class Driver {
                 answer.put("took_ms", nowMs() - before);
             }
             case "remaining" -> remaining(lease(command), answer);
+            case "wanted" -> answer.put("waiters", lease(command).wanted());
             case "release" -> {
                 Lease held = lease(command);
                 String part = text(command, "lock");
@@ -130,7 +131,7 @@ public final class Driver {
         if (command.get("tls") instanceof Map<?, ?> tls) {
             builder.tlsFiles(Path.of((String) tls.get("ca")), Path.of((String) tls.get("cert")), Path.of((String) tls.get("key")));
         }
-        builder.notices(!Boolean.FALSE.equals(command.get("notices")));
+        builder.notices(Boolean.TRUE.equals(command.get("notices")));
         client = builder.build();
     }
 

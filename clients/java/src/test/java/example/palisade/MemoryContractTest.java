@@ -19,6 +19,11 @@ public final class MemoryContractTest extends ClientContract {
     }
 
     @Override
+    boolean keepsReasons() {
+        return true;
+    }
+
+    @Override
     void stop() {
         server.stall();
     }

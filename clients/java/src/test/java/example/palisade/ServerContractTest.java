@@ -20,6 +20,11 @@ public final class ServerContractTest extends ClientContract {
     }
 
     @Override
+    boolean keepsReasons() {
+        return false;
+    }
+
+    @Override
     void stop() throws Exception {
         Servers.run(List.of("kill", "-STOP", Long.toString(server.process().pid())));
     }
