@@ -31,6 +31,15 @@ fn the_readme_has_these_lines() {
     assert!(example.lines().count() <= 10);
 }
 
+/// As a handler of axum does, on a runtime of several threads. It compiles, or the future is not `Send`.
+#[expect(dead_code, reason = "it is compiled only")]
+fn a_handler_may_await_it(
+    client: &palisade_client::Client,
+    db: &mut tokio_postgres::Client,
+) -> impl Send {
+    example::order(client, db)
+}
+
 #[tokio::test]
 async fn a_fenced_write_raises_the_fence_and_the_number() {
     let server = Postgres::start(&[]);
