@@ -17,7 +17,7 @@ use serde_json::json;
 use super::super::output::{millis, wall};
 use super::super::shell::shell_word;
 use super::finding::Finding;
-use super::{here, judge};
+use super::{figures, here};
 use crate::serve::HISTORY_FILE;
 
 /// The findings about a directory.
@@ -57,7 +57,7 @@ pub(super) fn examine(dir: &Path, now_ms: u64) -> Vec<Finding> {
     if identity.kind != Kind::Backup
         && let Ok(disk) = rustix::fs::statvfs(dir)
     {
-        findings.push(judge::disk(
+        findings.push(figures::disk(
             &at,
             disk.f_bavail.saturating_mul(disk.f_frsize),
             false,

@@ -107,7 +107,7 @@ impl Finding {
     }
 }
 
-/// What comes from elsewhere must not control the terminal, or make a line look like another finding.
+/// Text from elsewhere must not control the terminal, or make a line look like another finding.
 fn one_line(text: &str) -> String {
     super::super::inspect::printable(&text.replace('\n', " "))
 }

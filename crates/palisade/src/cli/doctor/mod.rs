@@ -1,7 +1,7 @@
 //! `palisade doctor`: looks at everything that an operator asks about first, and says what to type next.
 //!
 //! ```text
-//!   addresses ─► node.rs, all at once, each question with its bound ─► judge.rs (one node), together.rs (all of them) ┐
+//!   addresses ─► node.rs, all at once, each question with its bound ─► judge.rs, figures.rs (one node), together.rs   ┐
 //!   this client's files ─► here.rs    --fence URL ─► one thread each    --grant ─► one lock of its own, released      ├─► finding.rs
 //!   DIR ─► directory.rs: a directory or a backup, read only                                                          ┘
 //! ```
@@ -9,6 +9,7 @@
 //! Without --grant, nothing is changed anywhere. Secrets are never printed: not a key, not a token, not a URL's password.
 
 mod directory;
+mod figures;
 mod finding;
 mod here;
 mod judge;
@@ -282,7 +283,7 @@ fn silent() -> String {
     format!("no answer within {} s", PATIENCE.as_secs())
 }
 
-/// For everything that is more than one question. Whatever hangs, the program ends soon after this.
+/// For everything that is more than one question: the program ends soon after this.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// The locks of --grant.

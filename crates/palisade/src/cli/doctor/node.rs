@@ -46,7 +46,7 @@ pub(super) struct Answers {
     pub(super) metrics: Result<Metrics, Error>,
 }
 
-/// Who the caller is, and the times of this machine's wall clock around the question.
+/// The caller as the server knows it, and the times of this machine's wall clock around the question.
 #[derive(Clone)]
 pub(super) struct Introduction {
     pub(super) reply: WhoamiReply,

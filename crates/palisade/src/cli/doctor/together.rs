@@ -1,4 +1,4 @@
-//! What the answers of several nodes mean together.
+//! The meaning of several nodes' answers together.
 
 use std::collections::BTreeSet;
 
