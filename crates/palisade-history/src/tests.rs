@@ -344,6 +344,29 @@ fn what_was_not_taken_is_a_gap_and_its_grants_are_told_as_far_as_their_ends_know
     );
 }
 
+/// The control is the same look while the file is open.
+#[test]
+fn a_file_that_is_closed_is_looked_at_with_its_gaps_and_not_changed() {
+    let mut place = Place::new();
+    let request = place.request("a", "x", None);
+    place.events(ADA, request);
+    place.ms = 1_000;
+    place.apply(Principal::ANONYMOUS, Command::Expire);
+    place.acquire("b", "y");
+    place.commit();
+    assert!(crate::look(&place.dir.path().join(FILE)).is_err());
+    let mut look = crate::Look::default();
+    let place = place.reopen(&owner("one", "a"), |file| {
+        let before = fs::read(file).unwrap();
+        look = crate::look(file).unwrap();
+        assert_eq!(fs::read(file).unwrap(), before);
+    });
+    let gap = look.latest_gap.as_ref().unwrap();
+    assert_eq!((look.gaps, gap.from, gap.to), (1, 1, 1));
+    assert_eq!((look.lasting, look.ended), (1, 1));
+    assert_eq!(look.last, place.ledger.last());
+}
+
 #[test]
 fn a_file_goes_on_where_it_stopped_and_one_of_another_authority_begins_anew() {
     let mut place = Place::new();
