@@ -124,7 +124,8 @@ struct Turn<'a>(&'a Reports);
 impl Turn<'_> {
     fn begin(reports: &Reports) -> Option<Turn<'_>> {
         let was_sending = std::mem::replace(&mut reports.queue().is_sending, true);
-        (!was_sending).then_some(Turn(reports))
+        // Not `then_some`: a turn that is made and dropped ends the other one.
+        (!was_sending).then(|| Turn(reports))
     }
 }
 
