@@ -36,7 +36,7 @@ def run(code: str, server: Palisade) -> Any:
 
 CHILDREN = """
 name = f"held-{os.getpid()}"
-holder = palisade.Client(url).lock(name, ttl="60s", wait=0).acquire()
+holder = palisade.Client(url, notices=False).lock(name, ttl="60s", wait=0).acquire()
 client = palisade.Client(url, patience="2s")
 client.status()
 parent, read, write = palisade._process.this_process(), *os.pipe()

@@ -29,7 +29,7 @@ def own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_hundred_leases_are_renewed_by_a_few_threads(served: Served) -> None:
     before = threading.active_count()
-    with served.client() as client:
+    with served.client(notices=False) as client:
         grants = [client.lock(f"lock-{number}", ttl="3s").acquire() for number in range(LEASES)]
         began = [grant._hold.deadline for grant in grants]
         most = 0
@@ -130,7 +130,7 @@ import threading
 from palisade import _alarms
 from palisade._clock import SECOND, now_ns
 from palisade._hold import Hold
-client = palisade.Client(url)
+client = palisade.Client(url, notices=False)  # as above
 mine = client.lock("parent", ttl="60s").acquire()  # its deadline is awaited by a thread of the parent
 pid = {fork}
 if pid == 0:

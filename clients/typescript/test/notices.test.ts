@@ -157,7 +157,7 @@ test("callbacks that fail and take long disturb nothing", async (t) => {
   lease.listen(() => Promise.reject(new Error("rejected")));
   lease.listen(async ({ kind }) => {
     slow.push(kind);
-    await sleep(60_000, undefined, { signal: goOn.signal }).catch(() => undefined);
+    await sleep(60_000, undefined, { signal: goOn.signal }).catch(() => undefined); // real time: until the test ends it
   });
   const others = told(lease);
   server.down();
@@ -357,7 +357,7 @@ test("a program ends while it listens", async (t) => {
     import { Client } from ${from};
     const client = new Client({ urls: ${JSON.stringify(url)} });
     const lease = await client.acquire("orders", { ttlMs: 60000 });
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+    await new Promise((resolve) => setTimeout(resolve, 1000)); // real time: the first request waits by now
     const left = client.acquire("other", { ttlMs: 60000 });
     process.stdin.once("data", async () => {
       process.stdin.destroy();

@@ -331,8 +331,9 @@ class Grant(BaseGrant):
         self._renewed = _renewals.Renewal(self._hold, self._go_on)
         self._check_in_time()
         _alarms.watch(self._hold)
-        _renewals.renew(self._renewed, self._go_on() or now_ns())
+        # Due first: else the thread that waits would be woken twice.
         client._listening.add(self._heard)
+        _renewals.renew(self._renewed, self._go_on() or now_ns())
 
     @property
     def lost(self) -> threading.Event:
