@@ -334,22 +334,16 @@ func TestALeaseThatIsReleasedSaysNothing(t *testing.T) {
 	}
 }
 
-// awaitGoroutines returns when no more goroutines than that are left.
-func awaitGoroutines(t *testing.T, most int) {
-	t.Helper()
-	for ctx := within(t); runtime.NumGoroutine() > most; {
-		if ctx.Err() != nil {
-			stacks := make([]byte, 1<<16)
-			t.Fatalf("%d goroutines, and there were %d:\n%s", runtime.NumGoroutine(), most, stacks[:runtime.Stack(stacks, true)])
-		}
-		// real time: only a pause between two looks.
-		time.Sleep(time.Millisecond)
-	}
+// goroutines are those that the client began.
+func goroutines() (n int) {
+	stacks := make([]byte, 1<<22)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	return bytes.Count(stacks, []byte("created by palisade.example/palisade."))
 }
 
 func TestNoGoroutineStaysBehind(t *testing.T) {
 	server := palisadetest.NewServer()
-	before := runtime.NumGoroutine()
+	until(t, "other tests have ended", func() bool { return goroutines() == 0 })
 	client, err := server.Client()
 	if err != nil {
 		t.Fatal(err)
@@ -357,44 +351,25 @@ func TestNoGoroutineStaysBehind(t *testing.T) {
 	for _, close := range []bool{false, true} {
 		var leases []*palisade.Lease
 		for n := range 150 {
-			lease := mustLock(t, client, strings.Repeat("x", n+1), palisade.TTL(2*time.Second))
+			lease := mustLock(t, client, strings.Repeat("x", n+1), palisade.TTL(20*time.Second))
 			lease.Listen(func(palisade.Notice) {})
 			leases = append(leases, lease)
 		}
-		// Each lease is renewed by a goroutine, and two requests listen.
-		if held := runtime.NumGoroutine() - before; held < len(leases)+2 {
-			t.Errorf("a control: only %d goroutines", held)
+		short := mustLock(t, client, "short", palisade.TTL(3*time.Second))
+		// A control: each lease is renewed by a goroutine, and two requests listen.
+		if n := goroutines(); n < len(leases)+1+2 {
+			t.Errorf("only %d goroutines", n)
 		}
 		server.Down()
-		for ctx := within(t); !isSuspended(leases[0]); {
-			if ctx.Err() != nil {
-				t.Fatal("never suspended")
-			}
-		}
+		next(t, heard(t, short), palisade.Suspended)
 		server.Up()
 		if close {
 			_ = client.Close()
 		} else {
-			for _, lease := range leases {
+			for _, lease := range append(leases, short) {
 				_ = lease.Release(within(t))
 			}
 		}
-		awaitGoroutines(t, before)
-	}
-}
-
-func isSuspended(lease *palisade.Lease) bool {
-	told := make(chan palisade.Notice, 1)
-	defer lease.Listen(func(notice palisade.Notice) {
-		select {
-		case told <- notice:
-		default:
-		}
-	})()
-	select {
-	case notice := <-told:
-		return notice.Kind == palisade.Suspended
-	case <-time.After(time.Millisecond):
-		return false
+		until(t, "no goroutine is left", func() bool { return goroutines() == 0 })
 	}
 }

@@ -1,7 +1,6 @@
 package example.palisade;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -288,11 +287,17 @@ public final class ListeningTest {
             until("1000 grants in 10 requests", () -> {
                 List<Asked> asked = server.since(0);
                 Set<Object> named = new HashSet<>();
-                for (Asked one : asked.subList(Math.max(asked.size() - 10, 0), asked.size())) {
-                    assertTrue(one.grants().size() <= 100, one.grants().size() + " grants");
-                    one.grants().forEach(grant -> named.add(grant.get("resource_id")));
+                int requests = 0;
+                for (int at = asked.size() - 1; at >= 0; at--) {
+                    List<Object> locks = asked.get(at).grants().stream().map(grant -> grant.get("resource_id")).toList();
+                    assertTrue(locks.size() <= 100, locks.size() + " grants");
+                    // Otherwise a later one has taken its place.
+                    if (named.stream().noneMatch(locks::contains)) {
+                        named.addAll(locks);
+                        requests++;
+                    }
                 }
-                return named.size() == 1000;
+                return named.size() == 1000 && requests == 10;
             });
             int before = server.requests();
             server.answers = grants -> grants.stream().filter(grant -> grant.get("resource_id").equals("new")).findFirst()
@@ -429,13 +434,16 @@ public final class ListeningTest {
             Client client = server.client();
             List<Lease> leases = new ArrayList<>();
             for (int number = 0; number < 150; number++) {
-                Lease lease = client.lock("lock-" + number).ttl(Duration.ofSeconds(3)).acquire();
+                Lease lease = client.lock("lock-" + number).ttl(Duration.ofSeconds(20)).acquire();
                 heard(lease);
                 leases.add(lease);
             }
             assertEquals(2, started(before, "palisade: notices"), "a control: two requests listen");
+            Lease shortly = client.lock("short").ttl(Duration.ofSeconds(3)).acquire();
+            BlockingQueue<Notice> notices = heard(shortly);
+            leases.add(shortly);
             server.down();
-            next(heard(leases.get(0)), Notice.Kind.SUSPENDED);
+            next(notices, Notice.Kind.SUSPENDED);
             server.up();
             if (closed) {
                 client.close();
@@ -446,7 +454,6 @@ public final class ListeningTest {
             client.close();
             // Threads of listeners, and those of the client, end a moment after their work.
             until("no thread is left", () -> started(before, "palisade: ") == 0);
-            assertFalse(leases.isEmpty());
         }
     }
 
