@@ -255,8 +255,9 @@ class Release:
         version = re.findall(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[0]
         os.environ["SOURCE_DATE_EPOCH"] = run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
         where = "https://palisade.example/palisade"
+        parts = ["--only=archive"] * (pages != ["python"]) + ["--only=wheel"] * ("python" in pages)
         program_py = ROOT / "deploy/release/program.py"
-        run(program_py, program, version, where, ROOT / "LICENSE-MIT", folder, "--rehearse")
+        run(program_py, program, version, where, ROOT / "LICENSE-MIT", folder, "--rehearse", *parts)
         sys.path.insert(0, os.fspath(program_py.parent))
         import packages  # noqa: PLC0415
 
