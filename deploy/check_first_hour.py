@@ -191,7 +191,7 @@ def follow(name: str, release: Release, control: bool) -> None:
         split = sum(step.installs for step in found)
         must(all(step.installs for step in found[:split]), "## Install comes first")
         # The second half has a network, processes and shared memory of its own, which end with its shell.
-        alone = "exec unshare --net --ipc --pid --fork --mount-proc bash ../rest.sh\n"
+        alone = "exec unshare --net --ipc --pid --fork --kill-child --mount-proc bash ../rest.sh\n"
         text = script(found, place)
         lines = script(found[:split], place)
         (place / "rest.sh").write_text(POSTGRES + text.removeprefix(lines))
