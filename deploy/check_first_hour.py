@@ -191,7 +191,7 @@ def follow(name: str, release: Release, control: bool) -> None:
         split = sum(step.installs for step in found)
         must(all(step.installs for step in found[:split]), "## Install comes first")
         # The second half has a network, processes and shared memory of its own, which end with its shell.
-        alone = "exec unshare --net --ipc --pid --fork --mount-proc bash ../rest.sh\n"
+        alone = "exec unshare --net --ipc --pid --fork --kill-child --mount-proc bash ../rest.sh\n"
         text = script(found, place)
         lines = script(found[:split], place)
         (place / "rest.sh").write_text(POSTGRES + text.removeprefix(lines))
@@ -255,8 +255,9 @@ class Release:
         version = re.findall(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[0]
         os.environ["SOURCE_DATE_EPOCH"] = run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
         where = "https://palisade.example/palisade"
+        parts = ["--only=archive"] * (pages != ["python"]) + ["--only=wheel"] * ("python" in pages)
         program_py = ROOT / "deploy/release/program.py"
-        run(program_py, program, version, where, ROOT / "LICENSE-MIT", folder, "--rehearse")
+        run(program_py, program, version, where, ROOT / "LICENSE-MIT", folder, "--rehearse", *parts)
         sys.path.insert(0, os.fspath(program_py.parent))
         import packages  # noqa: PLC0415
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Packs a static program; called by `cargo xtask release`.
 
-    program.py PROGRAM VERSION REPOSITORY LICENCES OUT [--rehearse]
+    program.py PROGRAM VERSION REPOSITORY LICENCES OUT [--rehearse] [--only PART]...
 
-Makes, with all times at SOURCE_DATE_EPOCH:
+Makes all of these, or the named parts (archive, wheel, image), with all times at SOURCE_DATE_EPOCH:
 
     OUT/palisade-VERSION-ARCH-linux.tar.gz   the program, man pages, completions, the unit of systemd, licences
     OUT/python/palisade_server-….whl         the same program for PyPI: `pip install` puts it into the environment's bin
@@ -34,6 +34,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EPOCH = int(os.environ["SOURCE_DATE_EPOCH"])
+PARTS = ("archive", "wheel", "image")
 #: Where bash, zsh and fish look below a prefix such as /usr/local.
 COMPLETIONS = {
     "bash": "share/bash-completion/completions/palisade",
@@ -163,7 +164,9 @@ def main() -> None:
     parser.add_argument("licences", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--only", action="append", choices=PARTS)
     given = parser.parse_args()
+    parts = given.only or PARTS
     if not is_static(given.program) and not given.rehearse:
         sys.exit(f"{given.program} needs a dynamic loader: deploy/build_static builds one that needs none")
     machine = platform.machine()
@@ -180,11 +183,14 @@ def main() -> None:
         files |= {f"share/man/man1/{page.name}": (page.read_bytes(), 0o644) for page in pages.iterdir()}
         files["LICENSES-OF-PARTS.txt"] = (given.licences.read_bytes(), 0o644)
         name = f"palisade-{given.version}-{machine}-linux"
-        archive({f"{name}/{path}": file for path, file in files.items()}, given.out / f"{name}.tar.gz")
+        if "archive" in parts:
+            archive({f"{name}/{path}": file for path, file in files.items()}, given.out / f"{name}.tar.gz")
         texts = {name: files[name][0] for name in ("LICENSE-APACHE", "LICENSE-MIT", "LICENSES-OF-PARTS.txt")}
-        (given.out / "python").mkdir(exist_ok=True)
-        wheel(program.read_bytes(), given.version, machine, texts, given.repository, given.out / "python")
-        image(program.read_bytes(), texts, given.out / f"palisade-{given.version}-image.tar.gz")
+        if "wheel" in parts:
+            (given.out / "python").mkdir(exist_ok=True)
+            wheel(program.read_bytes(), given.version, machine, texts, given.repository, given.out / "python")
+        if "image" in parts:
+            image(program.read_bytes(), texts, given.out / f"palisade-{given.version}-image.tar.gz")
 
 
 if __name__ == "__main__":
