@@ -107,8 +107,10 @@ async def measure(program: str, listeners: int) -> list[tuple[str, str]]:
             operator = await Caller(server.port).open()
             take = {"client_id": "h", "lease_duration_ms": 86_400_000}
             grants = {f"l{at}": await operator.post(f"/v1/locks/l{at}/acquire", take) for at in range(listeners)}
-            callers = [await Caller(server.port).open() for _ in grants]
-            for caller in callers:
+            callers = []
+            for _ in grants:
+                # A connection without a request is closed after a while.
+                callers.append(caller := await Caller(server.port).open())
                 await caller.post("/v1/listen", {"grants": [{"resource_id": "x", "lock_token": "0" * 32, "fencing_token": 1}], "wait_ms": 0})
             await asyncio.sleep(1)
             idle, open_before = server.memory(), server.descriptors()
@@ -133,8 +135,7 @@ async def measure(program: str, listeners: int) -> list[tuple[str, str]]:
                 caller.writer.close()
             await asyncio.sleep(3)
             shared = [await operator.post("/v1/locks/all/acquire", take | {"client_id": f"r{at}", "mode": "shared"}) for at in range(listeners)]
-            callers = [await Caller(server.port).open() for _ in shared]
-            tasks = [asyncio.create_task(listen(caller, "all", grant, heard)) for caller, grant in zip(callers, shared)]
+            tasks = [asyncio.create_task(listen(await Caller(server.port).open(), "all", grant, heard)) for grant in shared]
             await asyncio.sleep(5)
             before = server.seconds()
             times = await come_and_go(server.port, "all")

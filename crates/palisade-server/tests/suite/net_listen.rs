@@ -212,7 +212,7 @@ async fn wrong_questions_are_refused_with_the_range_and_change_nothing() {
             json!({"grants": [{"resource_id": "x", "lock_token": x.1}]}).to_string(),
             "missing field `fencing_token`",
         ),
-        (json!({"grants": 7}).to_string(), "grants"),
+        (json!({"grants": 7}).to_string(), "a sequence"),
     ] {
         let refused = server.post("/v1/listen", &body).await;
         assert_eq!(

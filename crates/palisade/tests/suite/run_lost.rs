@@ -252,8 +252,9 @@ fn a_stubborn_job_of_a_revoked_lock_is_killed_after_the_grace() {
 fn a_loss_that_only_the_release_reports_is_a_loss() {
     let server = Server::start();
     let job = "echo $$ >> pids; while ! [ -e stop ]; do sleep 0.01; done; exit 5";
-    // The next renewal is 20 minutes away.
-    let run = server.run(&["job", "--ttl", "1h", "--", "sh", "-c", job]);
+    // The next renewal is 20 minutes away, and a notice would come before the release.
+    let flags = ["job", "--ttl", "1h", "--no-notices"];
+    let run = server.run(&[&flags[..], &["--", "sh", "-c", job]].concat());
     server.pids("pids", 1);
     server.output(&["break", "job", "--token", "1", "--reason", "test"]);
     fs::write(server.file("stop"), "").unwrap();
