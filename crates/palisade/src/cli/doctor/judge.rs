@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::output::millis;
 use super::figures;
 use super::finding::Finding;
-use super::node::{Answers, Introduction, Metrics, Node, NotReached};
+use super::node::{Answers, Introduction, Node, NotReached};
 use crate::cluster::Error;
 
 /// A wall clock that differs by more than this makes times in logs and histories misleading.
@@ -311,6 +311,7 @@ pub(super) mod tests {
     use palisade_proto::json::{HealthReply, ReadyReply, WhoamiReply};
 
     use super::super::finding::State;
+    use super::super::node::Metrics;
     use super::*;
 
     pub(in super::super) const NOW: u64 = 1_790_000_000_000;
