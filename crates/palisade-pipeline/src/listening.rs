@@ -469,6 +469,7 @@ mod tests {
         ClientId, Detail, GrantRef, LeaseId, LeaseKey, Principal, Slots, Span, Timestamp, WallTime,
     };
     use palisade_testbed::growth::{CROWDS, grows, least};
+    use tokio::time::interval;
 
     use super::*;
 
@@ -559,10 +560,12 @@ mod tests {
         let (mut told, mut waiters) = (Vec::new(), 0);
         for changes in [10, 1_000] {
             let mut heard = 0;
+            // On the paused clock, a tick comes when nothing else is left to do.
+            let mut gap = interval(Duration::from_secs(1) / changes);
             for _ in 0..changes {
                 waiters += 1;
                 listening.queues(vec![(name("x"), waiters), (name("nobodys"), 1)]);
-                tokio::time::sleep(Duration::from_secs(1) / changes).await; // virtual time
+                gap.tick().await;
                 while listener.try_next().is_some() {
                     heard += 1;
                 }
@@ -577,7 +580,9 @@ mod tests {
         assert!(!listening.book().queues.contains_key("nobodys"));
         // Level-triggered: whatever happened, the last number is told.
         listening.queues(vec![(name("x"), 7_000)]);
-        tokio::time::sleep(Duration::from_secs(1)).await; // virtual time
+        let mut later = interval(Duration::from_secs(1));
+        later.tick().await;
+        later.tick().await;
         let mut last = None;
         while let Some(heard) = listener.try_next() {
             last = Some(heard);

@@ -97,7 +97,7 @@ impl Served {
         let task = tokio::spawn(serve(
             listener.into(),
             store,
-            Check::default(),
+            (Check::default(), None),
             bounds,
             ended,
         ));
