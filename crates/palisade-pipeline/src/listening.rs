@@ -562,7 +562,7 @@ mod tests {
             for _ in 0..changes {
                 waiters += 1;
                 listening.queues(vec![(name("x"), waiters), (name("nobodys"), 1)]);
-                tokio::time::sleep(Duration::from_secs(1) / changes).await; // virtual time
+                tokio::time::sleep(Duration::from_secs(1) / changes).await; // real time: none, the clock is paused
                 while listener.try_next().is_some() {
                     heard += 1;
                 }
@@ -577,7 +577,7 @@ mod tests {
         assert!(!listening.book().queues.contains_key("nobodys"));
         // Level-triggered: whatever happened, the last number is told.
         listening.queues(vec![(name("x"), 7_000)]);
-        tokio::time::sleep(Duration::from_secs(1)).await; // virtual time
+        tokio::time::sleep(Duration::from_secs(1)).await; // real time: none, the clock is paused
         let mut last = None;
         while let Some(heard) = listener.try_next() {
             last = Some(heard);
