@@ -76,6 +76,9 @@ fn testable_document() -> Value {
     body["properties"]["lease_duration_ms"]["type"] = "integer".into();
     let required = body["required"].as_array_mut().unwrap();
     required.push("lease_duration_ms".into());
+    // Nor that no two items are the same grant, whatever else they say.
+    let grants = document.pointer_mut("/components/schemas/ListenBody/properties/grants/maxItems");
+    *grants.unwrap() = 1.into();
     let modes = document.pointer_mut("/components/schemas/LockMode/enum");
     modes
         .unwrap()

@@ -9,12 +9,11 @@ use tokio_postgres::NoTls;
 mod example {
 // README
 use palisade_client::{Client, secs};
-use palisade_fence::{Error, Pass, postgres::transact};
+use palisade_fence::{Error, postgres::transact};
 pub(super) async fn order(client: &Client, db: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
     let lease = client.lock("orders").ttl(secs(10)).wait(secs(5)).acquire().await?;
-    let pass = Pass::new(lease.token()).by(lease.authority()).of(lease.lock());
     let sql = "UPDATE orders SET total = total + 1";
-    transact(db, "orders", pass, Some(lease.remaining()), async |tx| Ok::<_, Error>(tx.execute(sql, &[]).await?)).await?;
+    transact(db, "orders", lease.pass(), Some(lease.remaining()), async |tx| Ok::<_, Error>(tx.execute(sql, &[]).await?)).await?;
     lease.release().await?;
     Ok(())
 }
