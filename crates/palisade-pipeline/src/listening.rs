@@ -32,6 +32,9 @@ use super::request::Listened;
 /// A grant, as listeners name it: its lock and its number.
 type Named = (LockName, Token);
 
+/// A grant of a lock by its number, and one of its listeners.
+type Place = (Token, u64);
+
 /// A message to a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -75,7 +78,7 @@ pub(super) struct Listening {
 #[derive(Debug, Default)]
 struct Book {
     /// The listeners of each lock's grants.
-    grants: HashMap<LockName, BTreeMap<(Token, u64), Arc<Ear>>>,
+    grants: HashMap<LockName, BTreeMap<Place, Arc<Ear>>>,
     /// How many requests wait for locks whose queues have changed, until their listeners are told.
     queues: BTreeMap<LockName, u32>,
     listeners: u64,
@@ -178,11 +181,7 @@ impl Listening {
     }
 
     /// The next listeners of a lock, so few that the ordering thread never waits long for the book.
-    fn some_of(
-        &self,
-        lock: &LockName,
-        after: Option<(Token, u64)>,
-    ) -> Option<Vec<((Token, u64), Arc<Ear>)>> {
+    fn some_of(&self, lock: &LockName, after: Option<Place>) -> Option<Vec<(Place, Arc<Ear>)>> {
         let book = self.book();
         let after = after.map_or(Unbounded, Excluded);
         let ears = book.grants.get(lock)?.range((after, Unbounded));

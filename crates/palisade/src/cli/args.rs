@@ -158,7 +158,7 @@ pub(crate) struct LockArgs {
     /// Without this option every request gets an id of its own.
     #[arg(long, value_name = "ID", value_parser = value::client_id)]
     pub(crate) client_id: Option<String>,
-    /// Text shown with the holder, at most 256 bytes; '' for none [default of `run`: USER@HOST PROGRAM].
+    /// Text shown with the holder, at most 256 bytes; '' for none; of `run` by default USER@HOST PROGRAM.
     #[arg(long, value_name = "TEXT", value_parser = value::metadata)]
     pub(crate) metadata: Option<String>,
     #[command(flatten)]
