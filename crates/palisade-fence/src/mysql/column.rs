@@ -109,7 +109,8 @@ impl Column {
     ///
     /// ```no_run
     /// # use mysql_async::{Transaction, prelude::Queryable as _};
-    /// # use palisade_fence::{Token, mysql::Column};
+    /// # use palisade_core::Token;
+    /// # use palisade_fence::mysql::Column;
     /// # async fn write(mut tx: Transaction<'_>, token: Token) -> Result<(), Box<dyn std::error::Error>> {
     /// let orders = Column::new("orders", "id", "last_fencing_token")?;
     /// let sql = format!("UPDATE orders SET total = ?, last_fencing_token = ? WHERE id = ? AND {}",
