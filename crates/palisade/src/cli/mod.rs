@@ -132,7 +132,7 @@ enum Command {
     #[command(subcommand)]
     Fence(fence::FenceCommand),
     /// Run the fenced store
-    Store(store::StoreArgs),
+    Store(Box<store::StoreArgs>),
     /// Put a fence in front of an HTTP API
     #[command(long_about = help::GATEWAY)]
     Gateway(Box<gateway::GatewayArgs>),

@@ -1,11 +1,11 @@
 //! `--report-to`: a store and a gateway tell a lock server of the late writes that they refused.
 
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::{Server, json as parse, status, text, until};
+use crate::common::{Server, json as parse, now, status, text, until};
 use crate::gateway::support;
 use crate::gateway::upstream::Upstream;
 use crate::traces;
@@ -114,11 +114,11 @@ async fn an_authority_that_never_answers_delays_no_answer() {
         }
         let (_store, caller) = traces::start(command, &dir.path().join(format!("{reports}.log")));
         assert_eq!(traces::write(&caller, "store", WRITES + 1, None).await, 200);
-        let began = Instant::now();
+        let began = now();
         for token in 1..=WRITES {
             assert_eq!(traces::write(&caller, "store", token, None).await, 412);
         }
-        took.push(began.elapsed());
+        took.push(now().since(began).to_duration());
         let name = "palisade_store_reports_dropped_total";
         let metrics = async || caller.observe("/metrics").await.text();
         if reports {

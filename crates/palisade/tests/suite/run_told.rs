@@ -3,9 +3,8 @@
 //! real time: the margins come from a run in the same test that does not listen.
 
 use std::fs;
-use std::time::Instant;
 
-use crate::common::{Run, Server, exists, status, text, until, until_dead};
+use crate::common::{Run, Server, exists, now, status, text, until, until_dead};
 
 fn token(server: &Server, lock: &str) -> String {
     server.show(lock)["holder"]["fencing_token"].to_string()
@@ -31,18 +30,18 @@ fn a_break_ends_the_job_at_once_and_without_notices_at_the_next_renewal() {
     let server = Server::start();
     let (mut deaf, deaf_pids) = job(&server, "deaf", &["--no-notices"]);
     let (told, told_pids) = job(&server, "told", &[]);
-    let since = Instant::now();
+    let since = now();
     break_lock(&server, "deaf");
     break_lock(&server, "told");
     until_dead(&told_pids);
-    let took = since.elapsed();
+    let took = now().since(since).to_duration();
     let output = told.end();
     assert!(!deaf.is_over(), "the control does not know yet");
     assert_eq!(status(&output), 123);
     let said = text(&output.stderr);
     assert!(said.contains("revoked by an operator"), "{said}");
     until_dead(&deaf_pids);
-    let renewal = since.elapsed();
+    let renewal = now().since(since).to_duration();
     assert_eq!(status(&deaf.end()), 123);
     assert!(
         2 * took < renewal,
