@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::relay::Relay;
 use crate::support::server::Server;
 use crate::support::{PATIENCE, until_shown};
-use palisade_client::clock::BootClock;
+use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::service::{AcquireRequest, Acquired, Operation, RequestId};
 use palisade_client::testing::MemoryServer;
 use palisade_client::{
@@ -49,13 +49,13 @@ async fn a_break_is_heard(listens: Client, control: Client, operator: Client) {
     let mine = listens.lock("mine").ttl(ttl).acquire().await.unwrap();
     let other = control.lock("other").ttl(ttl).acquire().await.unwrap();
     let mut notices = mine.notices();
-    let since = Instant::now();
+    let since = BootClock.now();
     for lease in [&mine, &other] {
         let revoked = operator.revoke(lease.lock(), lease.token(), "maintenance");
         revoked.await.unwrap();
     }
     let (why, reason) = loss(&mut notices).await;
-    let took = since.elapsed();
+    let took = BootClock.now().since(since).to_duration();
     assert_eq!(why, Loss::Ended(Ending::Revoked));
     assert!(mine.check().is_err());
     // A break before the guard was named is told without its reason.
@@ -64,7 +64,7 @@ async fn a_break_is_heard(listens: Client, control: Client, operator: Client) {
         .check()
         .expect("the control learns of it at its next renewal");
     timeout(PATIENCE, other.lost()).await.unwrap();
-    let renewal = since.elapsed();
+    let renewal = BootClock.now().since(since).to_duration();
     assert!(
         2 * took < renewal,
         "heard after {took:?}, at a renewal after {renewal:?}"
