@@ -2,12 +2,13 @@
 //!
 //! real time: a listener that hears nothing is given as long as another one took to hear something.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::net_session::{Dress, Session};
 use crate::net_support::grpc::{acquire, granted};
 use crate::net_support::{Response, Server, Wish, soon};
 use palisade_pipeline::Leading;
+use palisade_pipeline::clock::boottime;
 use palisade_proto::v1::notice::Event;
 use palisade_proto::v1::reply::Outcome;
 use palisade_proto::v1::request::Operation;
@@ -82,10 +83,10 @@ async fn while_listening<F: Future>(
         // The answer about the state of its grants comes before that of a later question.
         server.status().await;
         then.await;
-        Instant::now()
+        boottime()
     };
     let (answer, since) = tokio::join!(soon(listening), then);
-    (answer, since.elapsed())
+    (answer, Duration::from_nanos(boottime() - since))
 }
 
 #[tokio::test]
