@@ -62,7 +62,7 @@ CONTROLS = {
          'connection.createStatement().executeUpdate("UPDATE orders SET total = total + 1"); }'),
     ],
     "rust": [
-        ('transact(db, "orders", pass, Some(lease.remaining()),', "unfenced(db, pass,"),
+        ('transact(db, "orders", lease.pass(), Some(lease.remaining()),', "unfenced(db, pass,"),
         ("pub async fn order", UNFENCED),
     ],
 }  # fmt: skip
