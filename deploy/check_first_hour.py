@@ -39,7 +39,7 @@ FENCE = '\npalisade fence install postgres "$SHOP_URL" orders\n'
 #: Lines up to their output, an empty line or a line that ends with `&`.
 COMMANDS = r"((?:^[^#\n].*(?<!&)\n)*^[^#\n].*\n)((?:^#.*\n)*)"
 UNFENCED = """
-async fn unfenced<T, F>(db: &mut tokio_postgres::Client, _: Pass<'_>, work: F) -> Result<T, Error>
+async fn unfenced<T, F>(db: &mut tokio_postgres::Client, _: palisade_fence::Pass<'_>, work: F) -> Result<T, Error>
 where F: AsyncFnOnce(&mut tokio_postgres::Transaction<'_>) -> Result<T, Error> {
     let mut tx = db.transaction().await?;
     let done = work(&mut tx).await?;
@@ -62,7 +62,7 @@ CONTROLS = {
          'connection.createStatement().executeUpdate("UPDATE orders SET total = total + 1"); }'),
     ],
     "rust": [
-        ('transact(db, "orders", lease.pass(), Some(lease.remaining()),', "unfenced(db, pass,"),
+        ('transact(db, "orders", lease.pass(), Some(lease.remaining()),', "unfenced(db, lease.pass(),"),
         ("pub async fn order", UNFENCED),
     ],
 }  # fmt: skip
