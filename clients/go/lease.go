@@ -24,7 +24,7 @@ type Lease struct {
 	wish   *wish
 	grant  granted
 	parts  *parts
-	// What the server said is over.
+	// Set when the server says that the lease is over.
 	loss    atomic.Pointer[loss]
 	hold    *hold
 	notices notices

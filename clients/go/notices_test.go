@@ -65,7 +65,7 @@ func TestABreakEndsTheBeliefAtOnce(t *testing.T) {
 		if err := deaf.Check(); err != nil {
 			t.Errorf("without notices it was heard, too: %v", err)
 		}
-		// Who registers late is told at once.
+		// A late listener is told at once.
 		if again := next(t, heard(t, lease), palisade.Lost).Err; again == nil || again.Reason != lost.Reason {
 			t.Errorf("%+v", again)
 		}
@@ -111,7 +111,7 @@ func TestAHolderIsToldWhoWaits(t *testing.T) {
 		if notice := next(t, notices, palisade.Wanted); notice.Waiters != 2 {
 			t.Errorf("%+v", notice)
 		}
-		// Who registers late is told at once.
+		// A late listener is told at once.
 		if notice := next(t, heard(t, lease), palisade.Wanted); notice.Waiters != 2 {
 			t.Errorf("%+v", notice)
 		}

@@ -236,7 +236,7 @@ def test_the_five_questions(
 
         late, holder = until(told)
         seen = time.time()
-    # Who held it, and since when.
+    # The holder, and since when.
     assert (late["client_id"], late["metadata"]) == ("web-1", "nightly")
     assert first.asks - MS <= at(late["granted_at"]) <= first.granted
     # Why it ended: no renewal came after the pause, and the lease lasted as long as the last one said.
@@ -250,7 +250,7 @@ def test_the_five_questions(
     assert at(ended["at"]) - MS <= at(holder["granted_at"]) <= second.granted
     waited = at(holder["granted_at"]) - at(holder["asked_at"])
     assert abs(waited - holder["waited_ms"] / 1_000) <= MS
-    # Who wrote late: this one at all four, as its own client and the gateway say; the other one nowhere.
+    # The late writer: this one at all four, as its own client and the gateway say; the other one nowhere.
     assert reports(late) == sorted(
         [
             (f"{lock}-database", "claim"),

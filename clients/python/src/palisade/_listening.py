@@ -199,7 +199,7 @@ class _Tasks:
         sending: asyncio.Task[Any] = asyncio.get_running_loop().create_task(transport.send(send))
         group.interrupt = sending.cancel
         try:
-            # Whoever cancels this task cancels the request, too; whoever interrupts it cancels the request alone.
+            # Cancelling this task cancels the request, too; an interrupt cancels the request alone.
             await asyncio.wait([sending])
         except asyncio.CancelledError:
             sending.cancel()
