@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_core::{AuthorityId, Ending, GrantRef, LockName, LockView, Token, Ttl};
+use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Token, Ttl};
 
 use crate::acquire::LockRequest;
 use crate::clock::{BootClock, Clock};
-use crate::error::{Error, Loss};
+use crate::error::Error;
 use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::inner::Inner;
@@ -17,6 +17,7 @@ use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::options::Options;
 use crate::retry::repeat_until;
+use crate::schedule::Upgrading;
 use crate::service::{
     LockService, Operation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
 };
@@ -170,15 +171,11 @@ impl Client {
     /// [`Fault::Invalid`](crate::Fault) for a lease in another mode. After a fault with an unknown outcome, the upgrade
     /// is given up in the background, as if the future had been dropped.
     pub async fn upgrade(&self, reader: &Lease, wait: Duration) -> Result<Lease, Error> {
+        // Until the reader's guard has ended: the authority may tell of its end before it answers.
+        let _under_way = Upgrading::new(reader.kept());
         let request = LockRequest::upgrade(&self.inner, reader);
         let writer = request.wait(wait).acquire().await;
-        if let Err(lost) = reader.check() {
-            // The upgrade supersedes the reader's grant, and a renewal may have learned of that first.
-            let by_itself = writer.is_ok() && lost.why == Loss::Ended(Ending::Superseded);
-            if !by_itself {
-                return Err(lost.into());
-            }
-        }
+        reader.check()?;
         let writer = writer?;
         reader.no_longer_holds();
         Ok(writer)

@@ -243,9 +243,13 @@ async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
             return;
         }
     };
-    lease.lose(&kept.grant, over);
-    // The lease's other grants may still be live.
-    core.schedule().put(&lease, now);
+    let due = match lease.lose(&kept.grant, over) {
+        // The lease's other grants may still be live.
+        true => now,
+        // Soon the answer to the upgrade is here.
+        false => after_failure(lease.deadline(), now),
+    };
+    core.schedule().put(&lease, due);
 }
 
 /// Waits a third of the remaining time: for a fresh lease, a third of its time to live. Closer to the deadline there

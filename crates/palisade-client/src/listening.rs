@@ -188,7 +188,8 @@ fn apply(named: &mut Named, news: GrantNews) {
         } => {
             let kept = named.remove(&(lock, number));
             if let Some(kept) = kept.and_then(|kept| kept.upgrade()) {
-                kept.ended(how.map_or(Loss::NotHeld, Loss::Ended), reason);
+                // If it is not over yet, its upgrade says so, or the next renewal.
+                let _ = kept.ended(how.map_or(Loss::NotHeld, Loss::Ended), reason);
             }
         }
         GrantNews::Wanted {

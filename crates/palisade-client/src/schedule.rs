@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use palisade_core::{GrantRef, Timestamp};
+use palisade_core::{Ending, GrantRef, Timestamp};
 use tokio::sync::Notify;
 
 use crate::error::Loss;
@@ -65,12 +65,18 @@ impl Kept {
         }
     }
 
-    /// Ends the hold by the authority's word, before a renewal would.
-    pub(crate) fn ended(&self, why: Loss, reason: Option<Box<str>>) {
+    /// Ends the hold by the authority's word. Returns whether it is over: an upgrade supersedes the grant of its reader, and
+    /// the answer to the upgrade, which ends the hold without a loss, may be the later one. Nothing extends the hold meanwhile.
+    pub(crate) fn ended(&self, why: Loss, reason: Option<Box<str>>) -> bool {
+        if why == Loss::Ended(Ending::Superseded) && self.is_being_upgraded() {
+            return false;
+        }
         if let Some(reason) = reason {
+            // The first reason stays, as that of the hold does.
             let _ = self.reason.set(reason);
         }
         self.hold.lose(why);
+        true
     }
 
     pub(crate) fn reason(&self) -> Option<&str> {
@@ -222,15 +228,19 @@ impl KeptLease {
         holding.cloned().collect()
     }
 
-    /// Records the authority's report that a grant is over: for all guards of that grant, and no other.
-    pub(crate) fn lose(&self, grant: &GrantRef, why: Loss) {
+    /// Records the authority's report that a grant is over: for all guards of that grant, and no other. Returns whether all
+    /// of them are.
+    pub(crate) fn lose(&self, grant: &GrantRef, why: Loss) -> bool {
+        let mut all = true;
         self.grants().retain(|kept| {
-            let over = kept.grant == *grant;
-            if over {
-                kept.hold.lose(why);
+            if kept.grant != *grant {
+                return true;
             }
+            let over = kept.ended(why, None);
+            all &= over;
             !over
         });
+        all
     }
 
     /// Returns the earliest deadline of its grants; `None` if all are lost.
@@ -369,6 +379,27 @@ mod tests {
     }
 
     #[test]
+    fn an_upgrade_that_is_told_before_it_is_answered_is_no_loss() {
+        let lease = kept();
+        let reader = lease.holding().remove(0);
+        let superseded = Loss::Ended(Ending::Superseded);
+        let upgrading = Upgrading::new(&reader);
+        assert!(!lease.lose(&reader.grant, superseded));
+        assert!(!reader.ended(superseded, None));
+        assert_eq!((reader.hold.why(), lease.holding().len()), (None, 1));
+        // An operator's revocation is a loss at any time.
+        let revoked = grant("seats", 500);
+        let also = Upgrading::new(&revoked);
+        assert!(revoked.ended(Loss::Ended(Ending::Revoked), None));
+        drop((upgrading, also));
+        assert!(
+            lease.lose(&reader.grant, superseded),
+            "the control: no upgrade is under way"
+        );
+        assert_eq!(reader.hold.why(), Some(superseded));
+    }
+
+    #[test]
     fn grants_are_named_in_turn_and_lost_alone() {
         let (lease, other) = (kept(), grant("seats", 500));
         lease.join(&other);
@@ -382,7 +413,7 @@ mod tests {
             (other.hold.deadline(), lease.deadline()),
             (Some(ms(2_000)), Some(ms(2_000)))
         );
-        lease.lose(&other.grant, Loss::NotHeld);
+        assert!(lease.lose(&other.grant, Loss::NotHeld));
         assert_eq!(
             (other.hold.why(), lease.deadline()),
             (Some(Loss::NotHeld), Some(ms(2_000)))
