@@ -54,7 +54,8 @@ def run(rule: Rule, palisade: str, driver: list[str], spare: Palisade, client_wi
     except NotApplicable as reason:
         outcome, why = "skipped", str(reason)
     except Exception as error:
-        outcome, why = "broken", f"{type(error).__name__}: {error}"
+        # Not what the rule looks for, so no control may count it as found.
+        outcome, why = "error", f"{type(error).__name__}: {error}"
     finally:
         trial.close()
     result.update(outcome=outcome, seconds=round(time.monotonic() - began, 2))
@@ -81,10 +82,9 @@ def wire_of(palisade: str, driver: list[str], spare: Palisade) -> str:
 
 def judge(results: list[dict[str, Any]], red: Optional[set[str]]) -> int:
     """The exit code. With `red`, the named rules must be broken: that is a control."""
-    broken = {result["rule"] for result in results if result["outcome"] == "broken"}
     if red is None:
-        return 1 if broken else 0
-    missed = sorted(red - broken)
+        return 1 if any(result["outcome"] in ("broken", "error") for result in results) else 0
+    missed = sorted(red - {result["rule"] for result in results if result["outcome"] == "broken"})
     print(f"CONTROL FAILED: not found: {', '.join(missed)}" if missed else "control: found, as it must be")
     return 1 if missed else 0
 
@@ -115,8 +115,9 @@ def main() -> int:
     if options.report:
         with open(options.report, "w", encoding="utf-8") as report:
             json.dump({"driver": options.driver, "results": results}, report, indent=1)
-    count = {outcome: sum(r["outcome"] == outcome for r in results) for outcome in ("kept", "broken", "skipped")}
-    print(", ".join(f"{number} {outcome}" for outcome, number in count.items()))
+    outcomes = ("kept", "broken", "skipped", "error")
+    count = {outcome: sum(r["outcome"] == outcome for r in results) for outcome in outcomes}
+    print(", ".join(f"{number} {outcome}" for outcome, number in count.items() if number or outcome != "error"))
     return judge(results, set(options.expect_red.split(",")) if options.expect_red else None)
 
 

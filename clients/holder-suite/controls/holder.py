@@ -78,6 +78,7 @@ FLAWS = {
     "fork-holds": "holds its parent's grants after a fork",
     "fork-releases": "releases its parent's grants after a fork",
     "deaf": "ignores what a listen says",
+    "told-is-lost": "takes a reader for lost that a listen calls superseded by its own upgrade",
     "forgets-unwanted": "does not say that nobody waits any more",
     "suspends-nobody": "does not say that a renewal failed",
     "always-listens": "listens although notices are off",
@@ -595,7 +596,8 @@ class Grant:
             self.wants({**self.waiters, notice["resource_id"]: notice["waiters"]})
             return
         how = notice["how"] if notice["how"] in GONE else "not_held"
-        if notice["resource_id"] not in self.held or (how == "superseded" and self.upgrading):
+        by_itself = how == "superseded" and self.upgrading and self.holder.flaw != "told-is-lost"
+        if notice["resource_id"] not in self.held or by_itself:
             return
         self.lose(how, notice.get("reason"))
         if len(self.locks) > 1:

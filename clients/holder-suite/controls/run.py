@@ -64,6 +64,7 @@ RED = {
     "fork-holds": "P-fork",
     "fork-releases": "P-fork",
     "deaf": "N-break-heard,N-wanted",
+    "told-is-lost": "N-upgrade",
     "forgets-unwanted": "N-wanted",
     "suspends-nobody": "N-suspended-order",
     "always-listens": "N-off",

@@ -73,6 +73,33 @@ def holder_hears_that_others_wait(trial: Trial) -> None:
     expect(driver.call("check", grant="g")["ok"], "the lease is lost, because others waited")
 
 
+@rule("N-upgrade", "an upgrade that is told before it is answered is no loss")
+def told_before_answered(trial: Trial) -> None:
+    scripted = trial.scripted()
+    driver = trial.bare_driver()
+    trial.needs(driver, "notices", "update")
+    url = scripted.url if driver.hello.get("wire", "http") == "http" else trial.server.url
+    expect(driver.call("connect", urls=[url], patience_ms=5000, notices=True)["ok"], "connect failed")
+
+    def answer_late(request: Any, answer: dict[str, Any]) -> dict[str, Any]:
+        if request.body.get("mode") == "upgrade":
+            heard = len(scripted.of("listen"))
+            # The client that was told asks again, unless it takes the reader for lost or leaves it out.
+            until(lambda: len(scripted.of("listen")) > heard or driver.find("lost") is not None, 2)
+        return answer
+
+    scripted.alter = answer_late
+    # A client of one connection is told and answered in the same instant, in either order.
+    for _ in range(3):
+        trial.held(driver, ttl_ms=LONG_MS, mode="update")
+        pause(SETTLED_MS)  # real time: the client listens by now
+        answer = driver.call("upgrade", grant="g", wait_ms=0, **{"as": "w"})
+        expect(answer["ok"], f"the upgrade failed: {answer}")
+        expect(driver.find("lost") is None, "the upgrade was announced as a loss")
+        expect(not kinds(driver, "lost"), f"the notices are {kinds(driver)}")
+        driver.call("release", grant="w")
+
+
 @rule("N-suspended-order", "a lease says suspended when a renewal fails, then restored; and suspended before lost")
 def suspended_comes_first(trial: Trial) -> None:
     relay = trial.relay()

@@ -10,7 +10,8 @@ use std::time::Duration;
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::kind::Kind;
 use palisade_client::{
-    Change, Client, Code, Error, Lease, LockRequest, Loss, Notice, Options, Released, Token,
+    Change, Client, Code, Error, Lease, LeaseNotice, LockRequest, Loss, Notice, Notices, Options,
+    Released, Token,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -35,7 +36,7 @@ struct Driver {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     say(
-        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "handover", "list", "permits", "sets", "shared", "update", "watch"]}),
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "delays", "handover", "list", "notices", "permits", "sets", "shared", "update", "watch"]}),
     );
     LocalSet::new().run_until(serve(commands())).await;
 }
@@ -89,6 +90,7 @@ impl Driver {
             "checks" => self.checks(command),
             "pairs" => answer(self.pairs(command).await),
             "remaining" => self.remaining(text(command, "grant")),
+            "wanted" => self.wanted(text(command, "grant")),
             "release" => answer(self.release(command).await),
             "clock" => json!({"ok": true, "now_ms": now_ms()}),
             "show" => answer(self.show(command).await),
@@ -107,6 +109,7 @@ impl Driver {
     async fn connect(&self, command: &Value) -> Result<Value, Error> {
         let options = Options {
             patience: millis(command, "patience_ms"),
+            notices: command["notices"].as_bool().unwrap_or(false),
             ..Options::default()
         };
         let url = command["urls"][0].as_str().unwrap_or_default();
@@ -209,6 +212,7 @@ impl Driver {
         let name = text(command, "as").to_owned();
         for lease in &leases {
             self.announce_loss(name.clone(), lease);
+            spawn_local(tell(name.clone(), lease.notices()));
         }
         let lost: Vec<_> = leases.iter().map(Lease::cancellation_token).collect();
         let held = Held {
@@ -298,6 +302,13 @@ impl Driver {
         json!({"ok": true, "before_ms": before, "remaining_ms": remaining.as_secs_f64() * 1e3})
     }
 
+    fn wanted(&self, grant: &str) -> Value {
+        let held = self.held.borrow();
+        let leases = held.get(grant).map_or(&[][..], |held| &held.leases);
+        let waiters: u32 = leases.iter().map(|lease| lease.wanted()).sum();
+        json!({"ok": true, "waiters": waiters})
+    }
+
     async fn release(&self, command: &Value) -> Result<Value, Error> {
         let part = command["lock"].as_str();
         let is_wanted = |lease: &Lease| part.is_none_or(|part| lease.lock().as_str() == part);
@@ -372,6 +383,34 @@ impl Driver {
             }
         });
         Ok(json!({}))
+    }
+}
+
+/// Says what a guard hears.
+async fn tell(grant: String, mut notices: Notices) {
+    while let Some(notice) = notices.next().await {
+        let mut told = match notice {
+            LeaseNotice::Suspended { remaining } => {
+                json!({"kind": "suspended", "remaining_ms": remaining.as_secs_f64() * 1e3})
+            }
+            LeaseNotice::Restored => json!({"kind": "restored"}),
+            LeaseNotice::Wanted { waiters } => json!({"kind": "wanted", "waiters": waiters}),
+            LeaseNotice::Unwanted => json!({"kind": "unwanted"}),
+            // A guard that was released or handed over by its holder is no news to it.
+            LeaseNotice::Lost { lost, .. }
+                if matches!(lost.why, Loss::Released | Loss::HandedOver) =>
+            {
+                return;
+            }
+            LeaseNotice::Lost { lost, reason } => {
+                json!({"kind": "lost", "why": code_of(lost.why), "reason": reason})
+            }
+            other => json!({"kind": format!("{other:?}")}),
+        };
+        told["event"] = "notice".into();
+        told["grant"] = grant.as_str().into();
+        told["at_ms"] = now_ms().into();
+        say(&told);
     }
 }
 
