@@ -43,7 +43,7 @@ type listening struct {
 	mute map[string]bool
 	// No address knows them.
 	deaf bool
-	// The last renewal did not say how many requests wait, so its server is one of before.
+	// The last renewal did not say how many requests wait, so its server is an older one.
 	old bool
 }
 
@@ -163,7 +163,7 @@ func (s *shard) forgetLocked(g *listening, one listened) {
 	})
 }
 
-// renewed is told of each renewal, and whether its answer said how many requests wait. A server of before does not; when one
+// renewed is told of each renewal, and whether its answer said how many requests wait. An older server does not; when one
 // does that did not, a newer server has taken its place, which may know notices.
 func (g *listening) renewed(l *Lease, says bool) {
 	g.mu.Lock()

@@ -264,7 +264,7 @@ test("news is followed by a short pause", async (t) => {
   assert.ok(listens.length > 8 && listens.length <= 61, `${listens.length} requests`);
 });
 
-test("a server of before is asked once", async (t) => {
+test("an older server is asked once", async (t) => {
   let answer = refused(404, "not_found");
   const { url, listens } = await answering(t, () => answer);
   const client = connect(t, { urls: url, patienceMs: 100 });

@@ -106,7 +106,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         core.unnamed.told.store(false, Ordering::Relaxed);
         grants = named.into_values().collect();
         let rest = match ended {
-            // A server of before, which knows nothing of this.
+            // An older server, which cannot listen.
             Some(Fault::Invalid(_) | Fault::Unsupported(_)) => USELESS_PAUSE,
             _ if heard => SHORTEST_PAUSE,
             _ => pause,

@@ -103,10 +103,10 @@ impl MemoryServer {
     }
 
     /// Ends every grant of a lock, of readers the oldest 64, as if no renewal had come in time. Its holder learns of it
-    /// from its next renewal, after a third of its time to live: a test gives the lock a short one.
+    /// from its next renewal, after a third of its time to live, so tests give the lock a short one.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if it is no name of a lock.
+    /// [`Fault::Invalid`] if this is not the name of a lock.
     pub async fn expire(&self, lock: &str) -> Result<(), Error> {
         self.end_all(lock, "", true).await
     }

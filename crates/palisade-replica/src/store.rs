@@ -94,7 +94,7 @@ pub struct Store {
     shared: Arc<Shared>,
 }
 
-/// A store as long as somebody else has it: its writer ends when nobody does.
+/// A store that somebody else keeps open: its writer ends when nobody does.
 #[derive(Clone)]
 pub(crate) struct WeakStore {
     shared: Weak<Shared>,

@@ -100,7 +100,7 @@ pub(crate) fn refuse_promised(storage: &dyn Storage) -> Result<(), OpenError> {
     }
 }
 
-/// Removes the file of the id, which the identity has by now.
+/// Removes the file of the id, now that the identity records it.
 pub(crate) fn forget_promise(storage: &dyn Storage) -> io::Result<()> {
     match storage.remove(NAME) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -28,7 +28,7 @@ fn three_nodes_form_one_authority_that_outlives_each_of_them() {
     let before = cluster.json(&["cluster", "status"]);
     assert_eq!(voters(&before).len(), 3);
 
-    // A minority is enough to lose nothing, whichever it is.
+    // Losing any one of them loses nothing.
     for round in 0..3 {
         let leader = cluster.until_ready();
         cluster.nodes[leader].kill();

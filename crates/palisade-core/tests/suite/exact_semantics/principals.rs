@@ -218,8 +218,8 @@ fn names_principals(machine: &Machine) -> bool {
     machine.records().any(|record| !record.by().is_anonymous())
 }
 
-/// A principal that ends more grants than are remembered makes the authority forget its own endings. The control is its own
-/// first one. Without shares Ada's release, asked again, is `not_held`, as if she had lost the lock.
+/// A principal that ends more grants than are remembered makes the authority forget its own endings, of which the first
+/// is the control, and nobody else's. Without shares Ada's release, asked again, is `not_held`, as if she had lost the lock.
 #[test]
 fn what_one_ends_makes_nobody_forget_how_anothers_grant_ended() {
     let (mut world, first) = held();

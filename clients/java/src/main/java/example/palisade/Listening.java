@@ -48,7 +48,7 @@ final class Listening {
     private final Set<String> mute = new HashSet<>();
     /** No address knows them. */
     private boolean deaf;
-    /** The last renewal did not say how many requests wait, so its server is one of before. */
+    /** The last renewal did not say how many requests wait, so its server is an older one. */
     private boolean old;
     private boolean closed;
 
@@ -102,7 +102,7 @@ final class Listening {
     }
 
     /**
-     * Is told of each renewal, and whether its answer said how many requests wait. A server of before does not; when one does that
+     * Is told of each renewal, and whether its answer said how many requests wait. An older server does not; when one does that
      * did not, a newer server has taken its place, which may know notices.
      */
     void renewed(Lease lease, boolean says) {
