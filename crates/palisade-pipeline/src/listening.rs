@@ -357,12 +357,11 @@ impl Listener {
         }
     }
 
-    /// Begins to hear of a grant, of which `waiters` waiting requests are known. Its state is asked for after this. Returns
-    /// whether it was not named yet.
+    /// Begins to hear of a grant, of which `waiters` waiting requests are known. Its state is asked for after this. To name a
+    /// grant again changes nothing.
     ///
     /// A task that tells of queues runs on the given runtime.
-    #[must_use]
-    pub fn name(&self, listened: &Listened, runtime: &runtime::Handle) -> bool {
+    pub fn name(&self, listened: &Listened, runtime: &runtime::Handle) {
         let lock = &listened.grant.lock;
         let (number, waiters) = (listened.number, listened.waiters);
         let named = (lock.clone(), number);
@@ -374,7 +373,7 @@ impl Listener {
             ended: None,
         };
         if self.ear.unread().grants.contains_key(&named) {
-            return false;
+            return;
         }
         self.ear.unread().grants.insert(named, told);
         let ears = book.grants.entry(lock.clone()).or_default();
@@ -383,7 +382,6 @@ impl Listener {
         if !mem::replace(&mut book.telling, true) {
             runtime.spawn(Arc::clone(&self.listening).tell());
         }
-        true
     }
 
     /// The authority's answer about a grant that was named.
@@ -456,7 +454,7 @@ impl Drop for Listener {
 
 /// Between two rounds that tell of queues, and an addition for each listener that was told something.
 const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_PER_LISTENER: Duration = Duration::from_micros(100);
+const PAUSE_PER_LISTENER: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Listeners of one lock that are told between two looks at the book.
@@ -512,7 +510,7 @@ mod tests {
             number: token(number),
             waiters: 0,
         };
-        assert!(listener.name(&listened, runtime));
+        listener.name(&listened, runtime);
     }
 
     fn live(listener: &Listener, lock: &str, number: u64, waiters: u32) {

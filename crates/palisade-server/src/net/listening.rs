@@ -74,7 +74,7 @@ impl Listens {
         let _places = places.map_err(full_of_grants)?;
         let listener = self.pipeline.listener();
         for listened in &grants {
-            let _ = listener.name(listened, &self.runtime);
+            listener.name(listened, &self.runtime);
         }
         let states = match self.pipeline.call(&self.gate, permitted).await {
             Answer::States(states) => states,
@@ -175,7 +175,7 @@ impl SessionListener {
             slots.push(slot.map_err(full_of_grants)?);
         }
         for ((listened, named), slot) in grants.iter().zip(&new).zip(slots) {
-            let _ = self.listener.name(listened, &self.listens.runtime);
+            self.listener.name(listened, &self.listens.runtime);
             self.grants.insert(named.clone(), (id, slot));
         }
         self.asked.insert(id, new);
