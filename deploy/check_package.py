@@ -8,7 +8,8 @@ ids: dpkg, adduser and the maintainer scripts are the real ones, and everything 
 systemd's part: it starts what the installed unit says, as the unit's user, and reads the messages of sd_notify.
 
 `--without rising-tokens` empties the data directory between the upgrade's two servers; `--without ownership` sets its
-owner again, as a careless postinst does. Both must make this fail.
+owner again, as a careless postinst does; `--without fence` shows the newcomer a resource that checks nothing. Each must
+make this fail.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ def check(machine: Machine, old: str, new: str, without: Optional[str]) -> None:
         must("orders is held" in machine.run("palisade", "show", "orders"), "the upgrade lost a lock")
         must(token(machine, "after-upgrade") > first + 1, "tokens do not rise over the upgrade")
         step("a newcomer: the first refused zombie")
-        newcomer(machine)
+        newcomer(machine, fenced=without != "fence")
         service.stop()
 
     step("remove")
@@ -266,14 +267,15 @@ def check(machine: Machine, old: str, new: str, without: Optional[str]) -> None:
     must("palisade" not in machine.run("dpkg-query", "-W", "-f", "${Package} ${Status}\n"), "dpkg still knows it")
 
 
-def newcomer(machine: Machine) -> None:
+def newcomer(machine: Machine, fenced: bool) -> None:
     """One command after the installation, and in a clone the one that the README shows first after the server's."""
     readme = (ROOT / "README.md").read_text()
     arguments = re.search(r"^cargo run --release -- (demo.*)$", readme, re.MULTILINE)
     must(arguments is not None, "the README does not show the demo")
     words = len(readme[: arguments.start()].split())
     must(words <= FIVE_MINUTES, f"{words} words before the first command are more than five minutes of reading")
-    command = ("palisade", *shlex.split(arguments[1]), "--out", "/tmp/demo")
+    command = ("palisade", *shlex.split(arguments[1], comments=True), "--out", "/tmp/demo")
+    command += () if fenced else ("--act", "unfenced")
     said = machine.run(*command)
     print(f"{words} words of the README, git clone, cd, cargo run --release -- {arguments[1]}; or with the package:")
     print(f"$ {shlex.join(command)}")
@@ -313,7 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old")
     parser.add_argument("new")
-    parser.add_argument("--without", choices=["rising-tokens", "ownership"])
+    parser.add_argument("--without", choices=["rising-tokens", "ownership", "fence"])
     arguments = parser.parse_args()
     if not enter("package"):
         return 0

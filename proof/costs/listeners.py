@@ -2,9 +2,10 @@
 
     ulimit -n 25000; proof/costs/listeners.py --palisade target/release/palisade --listeners 10000
 
-Each listener has a connection and a lock of its own. Measured are the server's memory and descriptors with idle connections and
-with listening ones, its processor time while all ask again every 20 s, how long after a break its listener hears of it, and
-its processor time while everybody reads one lock whose only waiter comes and goes as fast as it can.
+Each listener has a connection and a lock of its own. Measured are the server's memory and descriptors with idle
+connections and with listening ones, its processor time while all ask again every 20 s, how long after a break its
+listener hears of it, and its processor time while everybody reads one lock whose only waiter comes and goes as fast as
+it can.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Caller:
     def __init__(self, port: int) -> None:
         self.port = port
 
-    async def open(self) -> "Caller":
+    async def open(self) -> Caller:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         return self
 
@@ -54,8 +55,20 @@ class Server:
             self.port = free.getsockname()[1]
         most = str(connections)
         self.process = subprocess.Popen(
-            [program, "serve", "--data", str(data), "--listen", f"127.0.0.1:{self.port}", "--connections", most, "--connections-per-address", most],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            [
+                program,
+                "serve",
+                "--data",
+                str(data),
+                "--listen",
+                f"127.0.0.1:{self.port}",
+                "--connections",
+                most,
+                "--connections-per-address",
+                most,
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     def memory(self) -> int:
@@ -77,7 +90,12 @@ async def listen(caller: Caller, lock: str, grant: dict[str, Any], heard: asynci
     """Asks again and again, as a client does; says when the grant ended."""
     known = 0
     while True:
-        named = {"resource_id": lock, "lock_token": grant["lock_token"], "fencing_token": grant.get("grant_id", grant["fencing_token"]), "waiters": known}
+        named = {
+            "resource_id": lock,
+            "lock_token": grant["lock_token"],
+            "fencing_token": grant.get("grant_id", grant["fencing_token"]),
+            "waiters": known,
+        }
         for notice in (await caller.post("/v1/listen", {"grants": [named], "wait_ms": 20_000}))["notices"]:
             if notice["event"] == "ended":
                 return heard.put_nowait(time.monotonic())
@@ -90,7 +108,9 @@ async def come_and_go(port: int, lock: str) -> int:
     count, until = 0, time.monotonic() + 10
     while time.monotonic() < until:
         caller = await Caller(port).open()
-        waiting = asyncio.create_task(caller.post(f"/v1/locks/{lock}/acquire", {"client_id": "w", "lease_duration_ms": 60_000, "wait_ms": 60_000}))
+        waiting = asyncio.create_task(
+            caller.post(f"/v1/locks/{lock}/acquire", {"client_id": "w", "lease_duration_ms": 60_000, "wait_ms": 60_000})
+        )
         await asyncio.sleep(0.001)
         waiting.cancel()
         caller.writer.close()
@@ -111,35 +131,65 @@ async def measure(program: str, listeners: int) -> list[tuple[str, str]]:
             for _ in grants:
                 # A connection without a request is closed after a while.
                 callers.append(caller := await Caller(server.port).open())
-                await caller.post("/v1/listen", {"grants": [{"resource_id": "x", "lock_token": "0" * 32, "fencing_token": 1}], "wait_ms": 0})
+                await caller.post(
+                    "/v1/listen",
+                    {"grants": [{"resource_id": "x", "lock_token": "0" * 32, "fencing_token": 1}], "wait_ms": 0},
+                )
             await asyncio.sleep(1)
             idle, open_before = server.memory(), server.descriptors()
             heard: asyncio.Queue[float] = asyncio.Queue()
-            tasks = [asyncio.create_task(listen(caller, lock, grant, heard)) for caller, (lock, grant) in zip(callers, grants.items())]
+            tasks = [
+                asyncio.create_task(listen(caller, lock, grant, heard))
+                for caller, (lock, grant) in zip(callers, grants.items(), strict=True)
+            ]
             await asyncio.sleep(10)
-            rows.append(("memory of a listener, besides its idle connection", f"{(server.memory() - idle) / listeners / 1024:.1f} KB"))
+            rows.append(
+                (
+                    "memory of a listener, besides its idle connection",
+                    f"{(server.memory() - idle) / listeners / 1024:.1f} KB",
+                )
+            )
             rows.append(("descriptors of a listener", f"{(server.descriptors() - 27) / listeners:.2f}"))
             rows.append(("more descriptors than idle connections have", str(server.descriptors() - open_before)))
             before, since = server.seconds(), time.monotonic()
             await asyncio.sleep(40)
-            rows.append(("processor time while all ask again every 20 s", f"{(server.seconds() - before) / (time.monotonic() - since) * 100:.1f} % of one core"))
+            rows.append(
+                (
+                    "processor time while all ask again every 20 s",
+                    f"{(server.seconds() - before) / (time.monotonic() - since) * 100:.1f} % of one core",
+                )
+            )
             took = []
             for lock in list(grants)[:50]:
                 started = time.monotonic()
-                await operator.post(f"/v1/locks/{lock}/break", {"fencing_token": grants[lock]["fencing_token"], "reason": "x"})
+                await operator.post(
+                    f"/v1/locks/{lock}/break", {"fencing_token": grants[lock]["fencing_token"], "reason": "x"}
+                )
                 took.append((await heard.get() - started) * 1000)
-            rows.append(("from a break to its listener", f"{statistics.median(took):.1f} ms, at most {max(took):.1f} ms"))
+            rows.append(
+                ("from a break to its listener", f"{statistics.median(took):.1f} ms, at most {max(took):.1f} ms")
+            )
             for task in tasks:
                 task.cancel()
             for caller in callers:
                 caller.writer.close()
             await asyncio.sleep(3)
-            shared = [await operator.post("/v1/locks/all/acquire", take | {"client_id": f"r{at}", "mode": "shared"}) for at in range(listeners)]
-            tasks = [asyncio.create_task(listen(await Caller(server.port).open(), "all", grant, heard)) for grant in shared]
+            shared = [
+                await operator.post("/v1/locks/all/acquire", take | {"client_id": f"r{at}", "mode": "shared"})
+                for at in range(listeners)
+            ]
+            tasks = [
+                asyncio.create_task(listen(await Caller(server.port).open(), "all", grant, heard)) for grant in shared
+            ]
             await asyncio.sleep(5)
             before = server.seconds()
             times = await come_and_go(server.port, "all")
-            rows.append((f"processor time while one waiter of all readers comes and goes {times // 10} times a second", f"{(server.seconds() - before) * 10:.0f} % of one core"))
+            rows.append(
+                (
+                    f"processor time while one waiter of all readers comes and goes {times // 10} times a second",
+                    f"{(server.seconds() - before) * 10:.0f} % of one core",
+                )
+            )
             for task in tasks:
                 task.cancel()
         finally:
@@ -153,7 +203,10 @@ def main() -> None:
     parser.add_argument("--palisade", required=True)
     parser.add_argument("--listeners", type=int, default=10_000)
     arguments = parser.parse_args()
-    print(f"{arguments.listeners} listeners; {platform.system()} {platform.release()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
+    print(
+        f"{arguments.listeners} listeners; {platform.system()} {platform.release()}, "
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n"
+    )
     print("| | measured |\n|---|---|")
     for what, measured in asyncio.run(measure(arguments.palisade, arguments.listeners)):
         print(f"| {what} | {measured} |", flush=True)

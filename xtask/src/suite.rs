@@ -107,14 +107,10 @@ impl Plan {
             let ran = stages.add(name, || Job::run_all(jobs, load, show));
             complaints.extend(tally.settle(ran));
         }
-        if self.runs_all() && tally.has(CLIENTS) {
-            let clients = Stage::of(CLIENTS, vec![clients()], 1, 1);
+        if let Some(Stage { name, jobs, load }) = self.last(&mut tally)? {
             let show = |name: &str, line: &str| tally.show(name, line);
-            let ran = stages.add(CLIENTS, || Job::run_all(clients.jobs, clients.load, show));
+            let ran = stages.add(name, || Job::run_all(jobs, load, show));
             complaints.extend(tally.settle(ran));
-        }
-        if self.runs_all() && tally.has("package") {
-            complaints.extend(stages.add("package", package).err());
         }
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
@@ -169,6 +165,18 @@ impl Plan {
         ]
     }
 
+    /// The clients, and beside them one package after the other: the clients' holders wait for time to pass.
+    fn last(&self, tally: &mut Tally) -> Result<Option<Stage>, String> {
+        let mut jobs = Vec::new();
+        if self.runs_all() && tally.has(CLIENTS) {
+            jobs.push(clients());
+        }
+        if self.runs_all() && tally.has(PACKAGE) {
+            jobs.extend(packages()?);
+        }
+        Ok((!jobs.is_empty()).then(|| Stage::of("clients and packages", jobs, 2, 1)))
+    }
+
     fn runs_all(&self) -> bool {
         !self.quick && self.filter.is_empty()
     }
@@ -190,20 +198,12 @@ impl Plan {
     }
 }
 
-/// The Debian package, from installing to purging it, the Kubernetes manifests and a rolling upgrade.
-fn package() -> Result<(), String> {
-    let program = target().join("debug/palisade");
-    package::check(&program)
-        .and_then(|()| package::check_kubernetes(&program))
-        .and_then(|()| package::check_upgrade(&program))
-        .inspect_err(|complaint| println!("test: {complaint}"))
-}
-
-/// The stage of [`clients`].
+/// The stage of [`clients`], which needs no root.
 const CLIENTS: &str = "clients";
+/// The stage of [`packages`].
+const PACKAGE: &str = "package";
 
-/// The clients in other languages, with their own tests and linters. Their rules are about time, so nothing runs beside
-/// them.
+/// The clients in other languages, with their own tests and linters.
 fn clients() -> Job {
     let built = |name: &str| target().join("debug").join(name);
     let mut check = Command::new("clients/check");
@@ -211,6 +211,22 @@ fn clients() -> Job {
         .args([built("palisade"), built("examples/holder-driver")])
         .env("PALISADE_ADDER", built("examples/adder"));
     Job::new(CLIENTS, check)
+}
+
+/// The Debian package, from installing to purging it, the Kubernetes manifests and a rolling upgrade.
+fn packages() -> Result<Vec<Job>, String> {
+    let program = target().join("debug/palisade");
+    let this = std::env::current_exe().map_err(|error| format!("xtask: {error}"))?;
+    let ours = |name: &str, product: &str| {
+        let mut test = Command::new(&this);
+        test.args(["package", product, "--program"]).arg(&program);
+        Job::new(name, test)
+    };
+    Ok(vec![
+        ours(PACKAGE, "test"),
+        ours("kubernetes", "kubernetes"),
+        Job::new("upgrade", package::upgrade(&program)),
+    ])
 }
 
 /// Jobs that run in the same way.
@@ -508,12 +524,35 @@ mod tests {
             lacks,
             ..Tally::default()
         };
-        assert!(with(vec![]).has("package") && with(vec![root()]).has(CLIENTS));
-        for (lacks, stage) in [(vec![root()], "package"), (redis(), CLIENTS)] {
+        assert!(with(vec![]).has(PACKAGE) && with(vec![root()]).has(CLIENTS));
+        for (lacks, stage) in [(vec![root()], PACKAGE), (redis(), CLIENTS)] {
             let mut tally = with(lacks);
             assert!(!tally.has(stage));
             assert!(tally.not_run[0].starts_with(stage), "{:?}", tally.not_run);
         }
+    }
+
+    #[test]
+    fn packages_are_tested_beside_the_clients() {
+        let names = |arguments: &[&str], lacks| {
+            let mut tally = Tally {
+                lacks,
+                ..Tally::default()
+            };
+            let plan = Plan::parse(arguments).unwrap();
+            let last = plan.last(&mut tally).unwrap();
+            last.map(|stage| {
+                let names: Vec<&str> = stage.jobs.iter().map(Job::name).collect();
+                (stage.load.programs, names.join(", "))
+            })
+        };
+        let all = "clients, package, kubernetes, upgrade";
+        assert_eq!(names(&[], vec![]), Some((2, all.to_owned())));
+        // Controls: without root, without Redis, and where a part of the tests was asked for.
+        let root = vec![Lack::new(ROOT, &[], "type: sudo")];
+        assert_eq!(names(&[], root), Some((2, "clients".to_owned())));
+        assert_eq!(names(&[], redis()), None);
+        assert_eq!(names(&["--quick"], vec![]), None);
     }
 
     #[test]

@@ -77,9 +77,9 @@ def unknown_fields_are_ignored(trial: Trial) -> None:
 
     scripted.alter = lambda request, answer: more(answer)
     driver = trial.driver(scripted.url)
-    granted = trial.held(driver, ttl_ms=1500)
+    granted = trial.held(driver, ttl_ms=3000)
     expect(until(lambda: scripted.of("renew")), "no renewal was sent")
-    pause(1500)  # real time: as long as the lease
+    pause(3000)  # real time: as long as the lease
     expect(driver.call("check", grant="g")["ok"], "the renewal with an unknown field was not understood")
     shown = driver.call("show", lock=trial.lock)
     expect(shown["ok"] and shown["token"] == granted["token"], f"show: {shown}")
@@ -239,7 +239,8 @@ def leader_loop_ends(trial: Trial) -> None:
     other.decide = lambda request: error(503, "not_leader", leader=one.url)
     driver = trial.driver(one.url, patience_ms=3000)
     answer = driver.call("acquire", timeout_s=20, **trial.wish(ttl_ms=10_000))
-    expect(not answer["ok"] and answer["code"] == "unavailable", f"the answer is {answer}")
+    # The patience may end while the last request is under way, whose outcome is unknown then.
+    expect(not answer["ok"] and answer["code"] in {"unavailable", "unknown_outcome"}, f"the answer is {answer}")
     expect(len(one.ids() | other.ids()) == 1, "the request id changed on the way")
     asked = sorted(request.at for request in one.of("acquire") + other.of("acquire"))
     # A leader is followed at most five times in a row; then comes a pause, each twice as long as the one before. A slow

@@ -182,7 +182,7 @@ fn crates() -> Result<(), String> {
 ///
 /// # Errors
 /// The package could not be built, or does not do what it must; the test prints what.
-pub(crate) fn check(program: &Path) -> Result<(), String> {
+fn check(program: &Path) -> Result<(), String> {
     let (old, new) = (deb(program, "0test1")?, deb(program, "0test2")?);
     let mut test = Command::new("timeout");
     test.arg("300").arg(root().join("deploy/check_package.py"));
@@ -197,7 +197,7 @@ pub(crate) fn check(program: &Path) -> Result<(), String> {
 ///
 /// # Errors
 /// A manifest is no manifest, or its containers do not do what they must; the test prints what.
-pub(crate) fn check_kubernetes(program: &Path) -> Result<(), String> {
+fn check_kubernetes(program: &Path) -> Result<(), String> {
     let python = environment(&target(), "kubernetes").join("bin/python");
     for test in ["deploy/check_kubernetes.py", "deploy/check_compose.py"] {
         let mut bounded = Command::new("timeout");
@@ -207,14 +207,13 @@ pub(crate) fn check_kubernetes(program: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Three nodes are upgraded one after the other under load, from this program to itself, in ten seconds.
-///
-/// # Errors
-/// A caller or a token came to harm; the test prints what.
-pub(crate) fn check_upgrade(program: &Path) -> Result<(), String> {
+/// Upgrades three nodes one after the other under load, from this program to itself, in ten seconds. It fails, and prints why,
+/// when a caller or a token comes to harm.
+pub(crate) fn upgrade(program: &Path) -> Command {
     let mut test = Command::new("timeout");
     test.arg("120").arg(root().join("deploy/check_upgrade.py"));
-    run(test.args([program, program]))
+    test.args([program, program]).current_dir(root());
+    test
 }
 
 #[cfg(test)]
