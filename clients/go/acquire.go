@@ -22,9 +22,7 @@ type wish struct {
 	mode      mode
 	// Of a semaphore, or nil.
 	permits *wirePermits
-	// How long nobody is granted the lock after an expiry or a revocation, and from the grant.
-	lockDelay  time.Duration
-	atLeastFor time.Duration
+	grant   grantOptions
 	// Under a lease that the client has already; else empty.
 	leaseKey  string
 	authority string
@@ -75,10 +73,9 @@ type acquireBody struct {
 	Mode      mode   `json:"mode,omitempty"`
 	LeaseKey  string `json:"lock_token,omitempty"`
 
-	Permits    *wirePermits `json:"permits,omitempty"`
-	LockDelay  int64        `json:"lock_delay_ms,omitempty"`
-	AtLeastFor int64        `json:"at_least_for_ms,omitempty"`
-	Also       []string     `json:"also,omitempty"`
+	Permits *wirePermits `json:"permits,omitempty"`
+	grantFields
+	Also []string `json:"also,omitempty"`
 }
 
 func (c *Client) newWish(names []string, wait time.Duration, options []LockOption) (*wish, error) {
@@ -100,10 +97,7 @@ func (c *Client) newWish(names []string, wait time.Duration, options []LockOptio
 	if err := within("the wait", w.wait, 0, day); err != nil {
 		return nil, err
 	}
-	if err := within("the lock-delay", w.lockDelay, 0, maxLockDelay); err != nil {
-		return nil, err
-	}
-	if err := within("the time at least", w.atLeastFor, 0, day); err != nil {
+	if err := w.grant.check(); err != nil {
 		return nil, err
 	}
 	if len(w.metadata) > maxMetadataBytes {
@@ -112,8 +106,8 @@ func (c *Client) newWish(names []string, wait time.Duration, options []LockOptio
 	if w.mode != exclusive && w.permits != nil {
 		return nil, invalid("ask for a shared lock or for permits, not both")
 	}
-	if len(names) > 1 && (w.mode != exclusive || w.permits != nil || w.lockDelay > 0 || w.atLeastFor > 0) {
-		return nil, invalid("several locks at once are exclusive: leave out Shared, Update, Permits, LockDelay and AtLeastFor")
+	if len(names) > 1 && (w.mode != exclusive || w.permits != nil || w.grant != (grantOptions{})) {
+		return nil, invalid("several locks at once are exclusive: leave out Shared, Update, Permits and options such as LockDelay")
 	}
 	var err error
 	if w.requestID, err = randomID(); err != nil {
@@ -265,9 +259,8 @@ func (w *wish) request(wait, poll time.Duration) request {
 		LeaseKey:  w.leaseKey,
 		Permits:   w.permits,
 
-		LockDelay:  wholeMilliseconds(w.lockDelay),
-		AtLeastFor: wholeMilliseconds(w.atLeastFor),
-		Also:       w.names[1:],
+		grantFields: w.grant.fields(),
+		Also:        w.names[1:],
 	}
 	if w.leaseKey == "" {
 		body.TTL = wholeMilliseconds(w.ttl)

@@ -19,7 +19,6 @@ const (
 	maxMetadataBytes = 256
 	maxPermits       = 64
 	maxLocks         = 64
-	maxLockDelay     = time.Minute
 )
 
 // An Option sets something up in New.
@@ -111,12 +110,6 @@ func Shared() LockOption { return func(w *wish) { w.mode = shared } }
 // Update asks for the lock as the one reader that may become the writer, by Lease.Upgrade, beside plain readers. It is
 // instead of Shared.
 func Update() LockOption { return func(w *wish) { w.mode = update } }
-
-// LockDelay is how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
-func LockDelay(d time.Duration) LockOption { return func(w *wish) { w.lockDelay = d } }
-
-// AtLeastFor is how long nobody else is granted the lock from this grant on, however early it is released, 0 – 24 h.
-func AtLeastFor(d time.Duration) LockOption { return func(w *wish) { w.atLeastFor = d } }
 
 // Permits asks for count permits of a semaphore that has so many, 1 – 64, all or none. Claim each of Lease.SlotKeys.
 func Permits(count, of int) LockOption {

@@ -6,11 +6,11 @@ use palisade_client::{Fault, LockMode};
 /// Refuses every request but that for one exclusive lock, before it is sent.
 ///
 /// # Errors
-/// [`Fault::Unsupported`] for a shared grant, for permits, for delays, and for several locks at once.
+/// [`Fault::Unsupported`] for a shared grant, for permits, for options of a grant, and for several locks at once.
 pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
-    if !request.delays.is_none() {
+    if !request.options.is_none() {
         return Err(Fault::unsupported(
-            "keep a lock closed after a grant (lock-delay, at-least-for)",
+            "grant a lock with options (lock-delay, at-least-for and the like)",
         ));
     }
     if !request.also.is_empty() {

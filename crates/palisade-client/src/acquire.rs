@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    Ahead, ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockMode, LockName,
+    Ahead, ClientId, Delayed, Ending, GrantOptions, Holder, Invalid, LeaseKey, LockMode, LockName,
     Others, Span, Timestamp, Ttl, limits,
 };
 
@@ -34,7 +34,7 @@ pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 #[must_use = "nothing is sent before `acquire`, `try_acquire` or `attempt`"]
 pub struct LockRequest<K: Kind = Exclusive> {
     common: Common,
-    kind: K,
+    pub(crate) kind: K,
 }
 
 /// The options of every kind of request.
@@ -82,25 +82,6 @@ pub enum Attempt<L = Lease> {
     TooManyLocks(Box<str>),
     /// The authority has issued its last token.
     TokensExhausted,
-}
-
-impl LockRequest {
-    /// Closes the lock for this long after the grant expires or an operator revokes it, but not after a release: 0 – 60
-    /// s in whole milliseconds. While it is closed, nobody gets the lock, and waiters stay in their order. Use it for a
-    /// resource that cannot be fenced: writes in flight get time to arrive, without any guarantee that they have.
-    pub fn lock_delay(mut self, delay: Duration) -> Self {
-        self.kind.lock_delay = delay;
-        self
-    }
-
-    /// Keeps everyone else from the lock until this long after the grant: 0 – 24 h in whole milliseconds, even if it is
-    /// released earlier or its lease ends earlier. After a release this client cannot get it either. Use it for a job
-    /// that must not run twice within a period. The release reports how long the lock stays closed
-    /// ([`Released::Delayed`](crate::Released::Delayed)).
-    pub fn at_least_for(mut self, time: Duration) -> Self {
-        self.kind.at_least_for = time;
-        self
-    }
 }
 
 impl LockRequest<Shared> {
@@ -246,7 +227,7 @@ impl Common {
     /// and the next request uses the rest of the wait.
     async fn ask(
         mut self,
-        asks: (LockMode, Delays),
+        asks: (LockMode, GrantOptions),
     ) -> Result<(Attempt<Vec<Lease>>, LockName), Error> {
         loop {
             let (request, t0, acquired, wait_until) = self.send(asks).await?;
@@ -268,7 +249,7 @@ impl Common {
 
     async fn send(
         &self,
-        asks: (LockMode, Delays),
+        asks: (LockMode, GrantOptions),
     ) -> Result<(AcquireRequest, Timestamp, Acquired, Timestamp), Error> {
         let request = self.checked(asks)?;
         let keeper = Arc::clone(&self.inner.keeper);
@@ -279,7 +260,7 @@ impl Common {
     }
 
     /// Checks the request and converts it to the authority's types.
-    fn checked(&self, (mode, delays): (LockMode, Delays)) -> Result<AcquireRequest, Error> {
+    fn checked(&self, (mode, options): (LockMode, GrantOptions)) -> Result<AcquireRequest, Error> {
         let wait = wait(self.wait)?;
         let metadata = self.metadata.as_deref().map(Box::from);
         let (client, under) = self.client_and_lease()?;
@@ -292,7 +273,7 @@ impl Common {
             wait,
             request: fresh_request_id()?,
             metadata,
-            delays,
+            options,
             also,
         })
     }
@@ -415,14 +396,14 @@ impl<L> Attempt<L> {
 }
 
 fn ttl(duration: Duration) -> Result<Ttl, Fault> {
-    Ok(Ttl::from_millis(whole_ms("a lease", duration)?)?)
+    Ok(Ttl::from_millis(whole_ms("a lease of", duration)?)?)
 }
 
-pub(crate) fn whole_ms(what: &str, duration: Duration) -> Result<u64, Fault> {
+pub(crate) fn whole_ms(given: &str, duration: Duration) -> Result<u64, Fault> {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if Duration::from_millis(millis) != duration {
         return Err(Fault::invalid(format!(
-            "{what} of {duration:?} is not a whole number of milliseconds"
+            "{given} {duration:?} is not a whole number of milliseconds"
         )));
     }
     Ok(millis)

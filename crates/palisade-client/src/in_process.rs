@@ -353,6 +353,7 @@ fn told(event: Event) -> WatchEvent {
         client,
         token,
         shared,
+        detail,
         change,
         ..
     } = event;
@@ -363,6 +364,7 @@ fn told(event: Event) -> WatchEvent {
         client,
         token,
         shared,
+        options: detail.options,
         change,
     }
 }

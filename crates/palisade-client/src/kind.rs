@@ -22,9 +22,9 @@
 //! # }
 //! ```
 
-use palisade_core::{Delays, LockMode, Permits};
+use palisade_core::{GrantOption, GrantOptions, LockMode, Permits};
 
-use crate::acquire::whole_ms;
+use crate::acquire::{LockRequest, whole_ms};
 use crate::fault::Fault;
 use crate::lease::Lease;
 
@@ -39,8 +39,9 @@ pub trait Kind: sealed::Asks {
 /// One holder at a time.
 #[derive(Clone, Debug, Default)]
 pub struct Exclusive {
-    pub(crate) lock_delay: Duration,
-    pub(crate) at_least_for: Duration,
+    options: GrantOptions,
+    /// The first wrong value, which the request fails with.
+    wrong: Option<Fault>,
 }
 
 /// Readers, which hold the lock together while no writer does.
@@ -65,14 +66,14 @@ pub struct Set;
 pub(crate) struct Upgrade;
 
 pub(crate) mod sealed {
-    use palisade_core::{Delays, LockMode};
+    use palisade_core::{GrantOptions, LockMode};
 
     use super::{Fault, Kind, Lease};
 
     /// The options that a kind adds to a request, and the guard that it makes of the grant.
     pub trait Asks {
-        /// Returns the mode and the delays to request. An upgrade is a mode of its own.
-        fn asks(&self) -> Result<(LockMode, Delays), Fault>;
+        /// Returns the mode and the options to request. An upgrade is a mode of its own.
+        fn asks(&self) -> Result<(LockMode, GrantOptions), Fault>;
 
         /// Makes the guard from the leases, one for each lock of the request.
         fn guard(leases: Vec<Lease>) -> <Self as Kind>::Guard
@@ -86,17 +87,48 @@ fn only(mut leases: Vec<Lease>) -> Lease {
     leases.swap_remove(0)
 }
 
+impl Exclusive {
+    fn set_time(&mut self, option: GrantOption, time: Duration) {
+        self.set(option, whole_ms(option.given(), time));
+    }
+
+    fn set(&mut self, option: GrantOption, value: Result<u64, Fault>) {
+        match value.and_then(|value| Ok(self.options.with(option, value)?)) {
+            Ok(options) => self.options = options,
+            Err(wrong) => drop(self.wrong.get_or_insert(wrong)),
+        }
+    }
+}
+
+impl LockRequest {
+    /// Closes the lock for this long after the grant expires or an operator revokes it, but not after a release: 0 – 60
+    /// s in whole milliseconds. While it is closed, nobody gets the lock, and waiters stay in their order. Use it for a
+    /// resource that cannot be fenced: writes in flight get time to arrive, without any guarantee that they have.
+    pub fn lock_delay(mut self, delay: Duration) -> Self {
+        self.kind.set_time(GrantOption::LockDelay, delay);
+        self
+    }
+
+    /// Keeps everyone else from the lock until this long after the grant: 0 – 24 h in whole milliseconds, even if it is
+    /// released earlier or its lease ends earlier. After a release this client cannot get it either. Use it for a job
+    /// that must not run twice within a period. The release reports how long the lock stays closed
+    /// ([`Released::Delayed`](crate::Released::Delayed)).
+    pub fn at_least_for(mut self, time: Duration) -> Self {
+        self.kind.set_time(GrantOption::AtLeastFor, time);
+        self
+    }
+}
+
 impl Kind for Exclusive {
     type Guard = Lease;
 }
 
 impl sealed::Asks for Exclusive {
-    fn asks(&self) -> Result<(LockMode, Delays), Fault> {
-        let delays = Delays::new(
-            whole_ms("a lock delay", self.lock_delay)?,
-            whole_ms("at least for", self.at_least_for)?,
-        )?;
-        Ok((LockMode::Exclusive, delays))
+    fn asks(&self) -> Result<(LockMode, GrantOptions), Fault> {
+        match &self.wrong {
+            Some(wrong) => Err(wrong.clone()),
+            None => Ok((LockMode::Exclusive, self.options)),
+        }
     }
 
     fn guard(leases: Vec<Lease>) -> Lease {
@@ -109,13 +141,13 @@ impl Kind for Shared {
 }
 
 impl sealed::Asks for Shared {
-    fn asks(&self) -> Result<(LockMode, Delays), Fault> {
+    fn asks(&self) -> Result<(LockMode, GrantOptions), Fault> {
         let mode = if self.for_update {
             LockMode::Update
         } else {
             LockMode::Shared
         };
-        Ok((mode, Delays::NONE))
+        Ok((mode, GrantOptions::NONE))
     }
 
     fn guard(leases: Vec<Lease>) -> Lease {
@@ -128,9 +160,9 @@ impl Kind for Semaphore {
 }
 
 impl sealed::Asks for Semaphore {
-    fn asks(&self) -> Result<(LockMode, Delays), Fault> {
+    fn asks(&self) -> Result<(LockMode, GrantOptions), Fault> {
         let permits = Permits::new(self.permits, self.of)?;
-        Ok((LockMode::Permits(permits), Delays::NONE))
+        Ok((LockMode::Permits(permits), GrantOptions::NONE))
     }
 
     fn guard(leases: Vec<Lease>) -> Lease {
@@ -144,8 +176,8 @@ impl Kind for Set {
 }
 
 impl sealed::Asks for Set {
-    fn asks(&self) -> Result<(LockMode, Delays), Fault> {
-        Ok((LockMode::Exclusive, Delays::NONE))
+    fn asks(&self) -> Result<(LockMode, GrantOptions), Fault> {
+        Ok((LockMode::Exclusive, GrantOptions::NONE))
     }
 
     fn guard(leases: Vec<Lease>) -> Vec<Lease> {
@@ -158,8 +190,8 @@ impl Kind for Upgrade {
 }
 
 impl sealed::Asks for Upgrade {
-    fn asks(&self) -> Result<(LockMode, Delays), Fault> {
-        Ok((LockMode::Upgrade, Delays::NONE))
+    fn asks(&self) -> Result<(LockMode, GrantOptions), Fault> {
+        Ok((LockMode::Upgrade, GrantOptions::NONE))
     }
 
     fn guard(leases: Vec<Lease>) -> Lease {

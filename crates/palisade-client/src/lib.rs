@@ -248,9 +248,9 @@ pub use options::{BearerToken, Options};
 pub use palisade_core::fence::{Late, Pass, Reporter};
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
-    Ahead, AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantRef, Holder,
-    LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Slots, Span, Token,
-    Ttl, WallTime, slot_key,
+    Ahead, AuthorityId, Change, ClientId, Code, Delayed, Ending, GrantId, GrantOption,
+    GrantOptions, GrantRef, Holder, LeaseId, LeaseKey, LockMode, LockName, LockView, Permits,
+    Queued, Reader, Slots, Span, Token, Ttl, WallTime, slot_key,
 };
 #[cfg(feature = "palisade")]
 pub use palisade_tls::ClientFiles as TlsFiles;

@@ -21,7 +21,7 @@ use crate::fault::Fault;
 use crate::random;
 
 /// The types of requests and outcomes, for implementations of [`LockService`].
-pub use palisade_core::{Delays, Granted, Others, Renewed, RequestId, Under};
+pub use palisade_core::{GrantOption, GrantOptions, Granted, Others, Renewed, RequestId, Under};
 
 /// An operation in flight. Dropping it stops the wait for the answer; the operation may still happen.
 pub type Operation<'a, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 'a>>;
@@ -409,6 +409,8 @@ pub struct WatchEvent {
     pub token: Token,
     /// The number that identifies a shared grant.
     pub shared: Option<GrantId>,
+    /// The options of an exclusive grant; only when it was granted.
+    pub options: GrantOptions,
     /// The kind of change.
     pub change: Change,
 }

@@ -5,11 +5,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Deref;
 
-use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal, RequestId};
 use crate::invalid::Invalid;
 use crate::limits::{self, Limits};
 use crate::name::{ClientId, LockName};
+use crate::options::GrantOptions;
 use crate::permits::Permits;
 use crate::time::{Span, Timestamp, Ttl, WallTime};
 use crate::token::Token;
@@ -178,8 +178,8 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     pub request: R,
     /// Free text shown with the holder.
     pub metadata: Option<Box<str>>,
-    /// How long the lock stays closed after the grant.
-    pub delays: Delays,
+    /// The options of an exclusive grant.
+    pub options: GrantOptions,
 }
 
 impl<K, R> Acquire<K, R> {
@@ -196,7 +196,7 @@ impl<K, R> Acquire<K, R> {
             wait: None,
             request,
             metadata: None,
-            delays: Delays::NONE,
+            options: GrantOptions::NONE,
         }
     }
 
@@ -217,11 +217,11 @@ impl<K, R> Acquire<K, R> {
         })
     }
 
-    /// Returns whether it asks for one exclusive grant without delays, as nearly all requests do.
+    /// Returns whether it asks for one exclusive grant without options, as nearly all requests do.
     #[must_use]
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.mode == LockMode::Exclusive && self.delays.is_none() && self.also.is_empty()
+        self.mode == LockMode::Exclusive && self.options.is_none() && self.also.is_empty()
     }
 
     /// Returns all requested locks, in name order.
@@ -322,7 +322,7 @@ impl<R> Wish<R> {
             wait: self.wait,
             request: request(self.request),
             metadata: self.metadata,
-            delays: self.delays,
+            options: self.options,
         }
     }
 }

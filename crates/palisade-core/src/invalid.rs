@@ -7,6 +7,7 @@ use core::fmt;
 
 use crate::limits;
 use crate::name::LockName;
+use crate::options::{GrantOption, Labels};
 use crate::time::Ttl;
 use crate::token::Token;
 
@@ -44,19 +45,16 @@ pub enum Invalid {
         /// The value given, in milliseconds.
         given_ms: u64,
     },
-    /// A lock-delay longer than [`limits::LOCK_DELAY_MS`].
-    LockDelay {
-        /// The value given, in milliseconds.
-        given_ms: u64,
+    /// An option of a grant above its bound ([`GrantOption::most`]).
+    Option {
+        /// The option.
+        option: GrantOption,
+        /// The value given, in the option's unit.
+        given: u64,
     },
-    /// An at-least-for longer than [`limits::AT_LEAST_FOR_MS`].
-    AtLeastFor {
-        /// The value given, in milliseconds.
-        given_ms: u64,
-    },
-    /// A lock-delay or an at-least-for was requested with a shared grant or with permits, or a grant that has one was
-    /// to be downgraded.
-    DelaysOfShared,
+    /// An option of exclusive grants was requested with a shared grant or with permits, or a grant that has one was to
+    /// be downgraded.
+    OptionsOfShared,
     /// A reader or a holder of permits proclaimed a value, which only the holder of an exclusive grant may do.
     ProclaimOfShared,
     /// Not 32 hexadecimal digits.
@@ -118,14 +116,14 @@ pub enum Invalid {
         /// The first lock out of order.
         lock: LockName,
     },
-    /// Several locks at once were requested in shared mode, with permits or with delays.
+    /// Several locks at once were requested in shared mode, with permits or with options.
     SetMode,
     /// A lease that holds some locks of a set, or all of them under several tokens, requested the set.
     SetPartlyHeld {
         /// The first lock of the set that it holds.
         lock: LockName,
     },
-    /// A set would take over a lock from the client's former grant, which has a lock-delay or an at-least-for.
+    /// A set would take over a lock from the client's former grant, which has an option or is reserved.
     SetDelayed {
         /// The lock.
         lock: LockName,
@@ -190,23 +188,20 @@ impl fmt::Display for Invalid {
                 "a wait of {given_ms} ms is outside 0 ..= {} ms",
                 limits::MAX_WAIT.as_millis()
             ),
-            Invalid::LockDelay { given_ms } => write!(
+            Invalid::Option { option, given } => write!(
                 f,
-                "a lock delay of {given_ms} ms is outside 0 ..= {} ms",
-                limits::LOCK_DELAY_MS
-            ),
-            Invalid::AtLeastFor { given_ms } => write!(
-                f,
-                "at least for {given_ms} ms is outside 0 ..= {} ms",
-                limits::AT_LEAST_FOR_MS
+                "{} {given}{unit} is outside 0 ..= {}{unit}",
+                option.given(),
+                option.most(),
+                unit = option.unit()
             ),
             Invalid::ProclaimOfShared => f.write_str(
                 "only the holder of an exclusive grant proclaims a value: a lock with several holders has none",
             ),
-            Invalid::DelaysOfShared => f.write_str(
-                "lock-delay and at-least-for belong to exclusive grants: leave both out of a request for a shared \
-                 grant, for update, for an upgrade or for permits, and release a grant that has one before you ask \
-                 for a shared one",
+            Invalid::OptionsOfShared => write!(
+                f,
+                "{Labels} belong to exclusive grants: leave them out of a request for a shared grant, for update, \
+                 for an upgrade or for permits, and release a grant that has one before you ask for a shared one"
             ),
             Invalid::LeaseKey => f.write_str("lock_token must be 32 hexadecimal digits"),
             Invalid::RequestId => f.write_str("request_id must be 32 hexadecimal digits"),
@@ -264,9 +259,9 @@ impl fmt::Display for Invalid {
                 f,
                 "the locks of a request must be in the order of their names, and {lock} is out of place"
             ),
-            Invalid::SetMode => f.write_str(
-                "several locks at once are exclusive and without lock-delay and at-least-for: leave these out, or \
-                 ask for one lock",
+            Invalid::SetMode => write!(
+                f,
+                "several locks at once are exclusive and without {Labels}: leave these out, or ask for one lock"
             ),
             Invalid::SetPartlyHeld { lock } => write!(
                 f,
@@ -275,8 +270,8 @@ impl fmt::Display for Invalid {
             ),
             Invalid::SetDelayed { lock } => write!(
                 f,
-                "this client's grant of {lock} has a lock-delay or an at-least-for: release it before you ask for \
-                 several locks at once"
+                "this client's grant of {lock} has an option ({Labels}): release it before you ask for several \
+                 locks at once"
             ),
             Invalid::TooLong { what, bytes, max } => {
                 write!(f, "{what} has {bytes} bytes; at most {max} are allowed")

@@ -6,13 +6,13 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::command::{LockMode, Under};
-use crate::delays::Delays;
 use crate::limits;
 use crate::machine::Machine;
 use crate::machine::grant::GrantSlot;
 use crate::machine::record::{Role, Waiter};
 use crate::machine::slab::{ShareSlot, WaiterSlot};
 use crate::machine::wheel::is_due;
+use crate::options::GrantOptions;
 use crate::permits::Slots;
 
 /// A named predicate over a machine's state.
@@ -336,7 +336,7 @@ fn sets_wait_together(machine: &Machine) -> bool {
                 };
                 waiter.arrival == *arrival
                     && asked(waiter) == asked(first)
-                    && (waiter.mode, waiter.delays) == (LockMode::Exclusive, Delays::NONE)
+                    && (waiter.mode, waiter.options) == (LockMode::Exclusive, GrantOptions::NONE)
                     && (waiter.role == Role::First) == (*part == parts[0])
                     && (waiter.metadata.is_none() || *part == parts[0])
             };

@@ -26,7 +26,6 @@ extern crate std;
 
 pub mod code;
 pub mod command;
-pub mod delays;
 pub mod fence;
 pub mod holder;
 pub mod id;
@@ -35,6 +34,7 @@ pub mod invariants;
 pub mod limits;
 pub mod machine;
 pub mod name;
+pub mod options;
 pub mod outcome;
 pub mod permits;
 pub mod time;
@@ -42,12 +42,12 @@ pub mod token;
 
 pub use code::Code;
 pub use command::{Acquire, Away, Command, Entry, GrantRef, LockMode, Others, Under, Wish, set_of};
-pub use delays::Delays;
 pub use id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 pub use invalid::Invalid;
 pub use limits::Limits;
 pub use machine::Machine;
 pub use name::{AuthorityId, ClientId, LockName};
+pub use options::{GrantOption, GrantOptions};
 pub use outcome::{
     Ahead, Change, Delayed, Detail, Effect, Ending, Event, GrantState, Granted, Holder, LockView,
     Outcome, QueueBound, Queued, Reader, Renewed,

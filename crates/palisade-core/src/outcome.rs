@@ -7,6 +7,7 @@ use crate::command::LockMode;
 use crate::id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 use crate::invalid::Invalid;
 use crate::name::{ClientId, LockName};
+use crate::options::GrantOptions;
 use crate::permits::Slots;
 use crate::time::{Span, Timestamp, Ttl, WallTime};
 use crate::token::Token;
@@ -253,13 +254,13 @@ pub struct Event {
     /// How long the grant has lasted, by the wall clock; zero if that clock went back. For audit records; watchers do
     /// not get it.
     pub held: Span,
-    /// For the history; watchers do not get it.
+    /// For the history; watchers get only its [`options`](Detail::options).
     pub detail: Detail,
     /// The kind of change.
     pub change: Change,
 }
 
-/// The facts of a change that only the history of a lock needs.
+/// The facts of a change that few readers need.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Detail {
     /// Of a revocation: the operator's principal.
@@ -270,6 +271,8 @@ pub struct Detail {
     pub unrenewed: Span,
     /// Of a grant or a proclamation: the holder's metadata.
     pub metadata: Option<Box<str>>,
+    /// Of an exclusive grant: its options. Watchers and audit records get them too.
+    pub options: GrantOptions,
 }
 
 /// A change of a lock.
@@ -318,6 +321,8 @@ pub struct LockView {
     pub acquired_at: Option<WallTime>,
     /// The holder's metadata.
     pub metadata: Option<Box<str>>,
+    /// The options of an exclusive grant.
+    pub options: GrantOptions,
     /// The number of readers that hold it; 0 if it is not held in shared mode.
     pub reader_count: u32,
     /// The readers, oldest first, at most [`SHOWN`](crate::limits::SHOWN); empty in a listing.
@@ -375,6 +380,7 @@ impl LockView {
             lease: None,
             acquired_at: None,
             metadata: None,
+            options: GrantOptions::NONE,
             reader_count: 0,
             readers: Vec::new(),
             permits: None,

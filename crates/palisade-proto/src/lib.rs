@@ -7,6 +7,7 @@
 //! * [`frames`] – the same session's messages on a bare TCP connection, for the fast path.
 //! * [`borrowed`] – those of them that most frames consist of, without a copy.
 //! * [`json`] – the bodies of the HTTP interface.
+//! * [`options`] – the options of a grant, in the messages and in the bodies.
 //! * [`codes`] – how both carry the codes of [`Code`].
 //!
 //! Nothing here knows the machine behind it; the server translates.
@@ -15,6 +16,7 @@ pub mod borrowed;
 pub mod codes;
 pub mod frames;
 pub mod json;
+pub mod options;
 
 pub use palisade_core::Code;
 

@@ -7,6 +7,7 @@ from ._async import AsyncClient, AsyncGrant, AsyncLock
 from ._client import Client, Grant, Lock
 from ._model import Duration, Event, Holder, Leader, LockInfo, Status, slot_key
 from ._notices import Notice
+from ._options import GrantOptions
 from .errors import (
     Invalid,
     LeaseLost,
@@ -28,6 +29,7 @@ __all__ = [
     "Duration",
     "Event",
     "Grant",
+    "GrantOptions",
     "Holder",
     "Invalid",
     "Leader",

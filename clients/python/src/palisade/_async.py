@@ -7,7 +7,7 @@ import contextlib
 import logging
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, AsyncGenerator, AsyncIterator, Callable, Literal, Optional, TypeVar
+from typing import Any, AsyncGenerator, AsyncIterator, Callable, Literal, Optional, TypeVar, Unpack
 
 from . import _election
 from . import _protocol as protocol
@@ -19,6 +19,7 @@ from ._hold import Hold
 from ._listening import AsyncListening
 from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._notices import Listener
+from ._options import GrantOptions, known
 from ._process import OfOneProcess
 from ._reports import CLOSE_NS
 from ._requests import WAIT
@@ -57,11 +58,11 @@ class AsyncClient(BaseClient):
         shared: bool = False,
         update: bool = False,
         permits: Optional[tuple[int, int]] = None,
-        lock_delay: Duration = 0,
-        at_least_for: Duration = 0,
+        **options: Unpack[GrantOptions],
     ) -> AsyncLock:
         """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
-        kind = shared, update, permits, lock_delay, at_least_for
+        known(options)
+        kind = shared, update, permits, options
         return AsyncLock(self, lambda waits: self._requests.wish((name,), ttl, wait, waits, client_id, metadata, *kind))
 
     def locks(

@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Callable, Generator, Iterator, Optional, TypeVar
+from typing import Any, Callable, Generator, Iterator, Optional, TypeVar, Unpack
 
 from . import _alarms, _election, _renewals
 from . import _protocol as protocol
@@ -18,6 +18,7 @@ from ._grant import BaseGrant
 from ._listening import Listening
 from ._model import Duration, Event, Leader, LockInfo, Status, lock_info, page, status
 from ._notices import Listener
+from ._options import GrantOptions, known
 from ._process import Guard, OfOneProcess
 from ._requests import WAIT
 from ._sse import Position
@@ -69,8 +70,7 @@ class Client(BaseClient):
         shared: bool = False,
         update: bool = False,
         permits: Optional[tuple[int, int]] = None,
-        lock_delay: Duration = 0,
-        at_least_for: Duration = 0,
+        **options: Unpack[GrantOptions],
     ) -> Lock:
         """A request for a lock, sent by `with` or by `acquire()`.
 
@@ -80,9 +80,9 @@ class Client(BaseClient):
         `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write.
         `update`: as the one reader that may become the writer (`grant.upgrade`), beside plain readers.
         `permits`: `(2, 5)` for two of the five permits of a semaphore, all or none. Claim each of `grant.slot_keys`.
-        `lock_delay`: how long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s.
-        `at_least_for`: how long nobody else is granted it from this grant on, also after its release, 0 – 24 h."""
-        kind = shared, update, permits, lock_delay, at_least_for
+        `lock_delay`, `at_least_for`: see `GrantOptions`."""
+        known(options)
+        kind = shared, update, permits, options
         return Lock(self, lambda waits: self._requests.wish((name,), ttl, wait, waits, client_id, metadata, *kind))
 
     def locks(

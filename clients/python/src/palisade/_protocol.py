@@ -246,9 +246,8 @@ class Wish:
     mode: Mode = "exclusive"
     #: So many permits of a semaphore that has so many.
     permits: Optional[tuple[int, int]] = None
-    #: How long nobody is granted the lock after an expiry or a revocation, and from the grant.
-    lock_delay_ms: int = 0
-    at_least_for_ms: int = 0
+    #: The fields of the options of the grant.
+    options: dict[str, int] = field(default_factory=dict)
     #: Under a lease that the client has already, and the authority that granted it.
     lease_key: Optional[str] = field(default=None, repr=False)
     authority: Optional[str] = None
@@ -284,9 +283,7 @@ class Wish:
         if self.permits is not None:
             count, of = self.permits
             body["permits"] = {"count": count, "of": of}
-        for name, delay in (("lock_delay_ms", self.lock_delay_ms), ("at_least_for_ms", self.at_least_for_ms)):
-            if delay:
-                body[name] = delay
+        body.update(self.options)
         if self.metadata:
             body["metadata"] = self.metadata
         return body

@@ -14,7 +14,8 @@ from ._bearer import Bearer
 from ._clock import MILLISECOND, now_ns
 from ._endpoints import Endpoints
 from ._hold import deadline_ns
-from ._model import Duration, milliseconds
+from ._model import Duration
+from ._options import DAY_MS, GrantOptions, fields, in_milliseconds
 from ._protocol import (
     Fault,
     Granted,
@@ -35,8 +36,6 @@ from .errors import Invalid
 
 #: How long an acquire waits in the queue.
 WAIT = "30s"
-_DAY_MS = 86_400_000
-_MAX_LOCK_DELAY_MS = 60_000
 _MAX_METADATA = 256
 _MAX_LOCKS = 64
 
@@ -53,8 +52,8 @@ class Requests:
     ) -> None:
         self.endpoints = Endpoints(url, secret=bearer.is_set)
         self.settings = Settings(self.endpoints, bearer, verify, cert)
-        self.patience_ns = _milliseconds(patience, "patience", 1, _DAY_MS) * MILLISECOND
-        self.margin_ns = _milliseconds(margin, "margin", 0, _DAY_MS) * MILLISECOND
+        self.patience_ns = in_milliseconds(patience, "patience", 1, DAY_MS) * MILLISECOND
+        self.margin_ns = in_milliseconds(margin, "margin", 0, DAY_MS) * MILLISECOND
         # The host that a client runs on, for people. Each request adds random characters,
         # which make it unique.
         self._name = f"{socket.gethostname()[:64]}-{os.getpid()}"
@@ -70,8 +69,7 @@ class Requests:
         shared: bool = False,
         update: bool = False,
         permits: Optional[tuple[int, int]] = None,
-        lock_delay: Duration = 0,
-        at_least_for: Duration = 0,
+        options: Optional[GrantOptions] = None,
     ) -> Wish:
         """`otherwise`: how long it waits if nobody said so."""
         for name in names:
@@ -82,11 +80,8 @@ class Requests:
         for one, following in pairwise(locks):
             if one == following:
                 raise Invalid("invalid", f"the lock {one!r} is named twice")
-        ttl_ms = _milliseconds(ttl, "ttl", 100, _DAY_MS)
-        delays = (
-            _milliseconds(lock_delay, "lock_delay", 0, _MAX_LOCK_DELAY_MS),
-            _milliseconds(at_least_for, "at_least_for", 0, _DAY_MS),
-        )
+        ttl_ms = in_milliseconds(ttl, "ttl", 100, DAY_MS)
+        of_grant = fields(options or {})
         for what, text in (("client_id", client_id), ("metadata", metadata)):
             if text is not None and not isinstance(text, str):
                 raise Invalid("invalid", f"{what} is {text!r}: a text is needed")
@@ -101,10 +96,10 @@ class Requests:
         mode: Mode = "update" if update else "shared" if shared else "exclusive"
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
         wait_ms = self.wait_ms(otherwise if wait is None else wait)
-        return Wish(locks, client, ttl_ms, wait_ms, metadata, self.patience_ns, mode, permits, *delays)
+        return Wish(locks, client, ttl_ms, wait_ms, metadata, self.patience_ns, mode, permits, of_grant)
 
     def wait_ms(self, wait: Duration) -> int:
-        return _milliseconds(wait, "wait", 0, _DAY_MS)
+        return in_milliseconds(wait, "wait", 0, DAY_MS)
 
     def adopts(self, text: str) -> tuple[Wish, Granted, GrantRef, Steps[tuple[int, int]]]:
         """The lease in an exported text, and the steps that take it over."""
@@ -166,10 +161,3 @@ def _check(value: object, kind: type, what: str, wanted: str) -> None:
     # A `bool` is an `int`.
     if not isinstance(value, kind) or isinstance(value, bool):
         raise Invalid("invalid", f"{what} is {value!r}: {wanted} is needed")
-
-
-def _milliseconds(duration: Duration, what: str, low: int, high: int) -> int:
-    try:
-        return milliseconds(duration, what, low, high)
-    except ValueError as error:
-        raise Invalid("invalid", str(error)) from None

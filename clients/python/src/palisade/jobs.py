@@ -25,11 +25,12 @@ import contextlib
 import functools
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, Callable, Coroutine, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Optional, TypeVar, Union, Unpack
 
 from ._async import AsyncClient, AsyncGrant
 from ._client import Client, Grant
 from ._model import Duration
+from ._options import GrantOptions, known
 from ._process import this_process
 from .errors import LockHeld
 
@@ -82,9 +83,8 @@ def once(
     ttl: Duration = "15s",
     wait: Duration = 0,
     permits: Optional[tuple[int, int]] = None,
-    lock_delay: Duration = 0,
-    at_least_for: Duration = 0,
     raises: Optional[Callable[[str], BaseException]] = None,
+    **options: Unpack[GrantOptions],
 ) -> Once:
     """A decorator: the function runs while it holds the lock `name`, and is skipped if another client does.
 
@@ -100,6 +100,7 @@ def once(
     Without an answer from the server the job does not run: the exceptions are those of `Lock.acquire`. After a loss the
     function goes on until it asks `grant.check()` or a fence."""
 
+    known(options)
     if not isinstance(name, str) and not callable(name):
         raise TypeError(f"the lock of a job is {name!r}: its name, or a function that makes it, is needed")
     if client is not None and not isinstance(client, (Client, AsyncClient)) and not callable(client):
@@ -110,7 +111,6 @@ def once(
             raise TypeError(f"once({name!r}) decorates a function, and not a {type(job).__name__}")
         signature = inspect.signature(job)
         place = list(signature.parameters).index("grant") if "grant" in signature.parameters else None
-        kind: dict[str, Any] = {"permits": permits, "lock_delay": lock_delay, "at_least_for": at_least_for}
         is_async = inspect.iscoroutinefunction(job)
 
         def lock(made: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[str, Any]:
@@ -119,7 +119,7 @@ def once(
             if isinstance(asked, AsyncClient) is not is_async:
                 needs = "an AsyncClient" if is_async else "a Client"
                 raise TypeError(f"{job.__name__} needs {needs}, and got {type(asked).__name__}")
-            return own, asked.lock(own, ttl=ttl, wait=wait, **kind)
+            return own, asked.lock(own, ttl=ttl, wait=wait, permits=permits, **options)
 
         def call(arguments: tuple[Any, ...], named: dict[str, Any], grant: Any) -> Any:
             """The caller does not count the grant among the positions."""

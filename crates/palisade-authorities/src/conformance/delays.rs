@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade_core::{Delays, Span};
+use palisade_core::{GrantOptions, Span};
 
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
@@ -27,7 +27,7 @@ impl Hand {
     fn reserves(&self, context: &Context<impl Subject>) -> Result<AcquireRequest, Failure> {
         let wish = self.wish(context.long()?, Duration::ZERO)?;
         Ok(AcquireRequest {
-            delays: Delays::new(0, HOUR_MS).map_err(say)?,
+            options: GrantOptions::closing(0, HOUR_MS).map_err(say)?,
             ..wish
         })
     }

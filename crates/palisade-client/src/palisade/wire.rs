@@ -3,12 +3,12 @@
 use std::error::Error as StdError;
 
 use palisade_core::{
-    Ahead, AuthorityId, Change, ClientId, Delayed, Delays, Ending, GrantId, Granted, Holder,
-    Invalid, LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed,
-    Slots, Span, Token, Ttl, WallTime, limits,
+    Ahead, AuthorityId, Change, ClientId, Delayed, Ending, GrantId, Granted, Holder, Invalid,
+    LeaseId, LeaseKey, LockMode, LockName, LockView, Permits, Queued, Reader, Renewed, Slots, Span,
+    Token, Ttl, WallTime, limits,
 };
 use palisade_proto::borrowed::{self, Reply};
-use palisade_proto::{Code, v1 as pb};
+use palisade_proto::{Code, options, v1 as pb};
 use pb::acquire_option::Option as AcquireOption;
 use pb::reply::Outcome;
 
@@ -33,7 +33,10 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
         request_id: bytes(request.request.as_bytes()),
         metadata: request.metadata.map_or_else(String::new, String::from),
         options: match request.mode {
-            LockMode::Exclusive => delays(request.delays).into_iter().chain(also).collect(),
+            LockMode::Exclusive => options::messages(request.options)
+                .into_iter()
+                .chain(also)
+                .collect(),
             LockMode::Shared => vec![in_mode(pb::LockMode::Shared)],
             LockMode::Update => vec![in_mode(pb::LockMode::Update)],
             LockMode::Upgrade => vec![in_mode(pb::LockMode::Upgrade)],
@@ -54,18 +57,6 @@ fn option_also(also: &[LockName]) -> Option<pb::AcquireOption> {
         let locks = also.iter().map(ToString::to_string).collect();
         option(AcquireOption::Also(pb::LockNames { locks }))
     })
-}
-
-fn delays(delays: Delays) -> Vec<pb::AcquireOption> {
-    // Both bounds are far below the range of the field.
-    let ms = |span: Span| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
-    match delays.is_none() {
-        true => Vec::new(),
-        false => vec![option(AcquireOption::Delays(pb::Delays {
-            lock_delay_ms: ms(delays.lock_delay()),
-            at_least_for_ms: ms(delays.at_least_for()),
-        }))],
-    }
 }
 
 const fn option(option: AcquireOption) -> pb::AcquireOption {
@@ -322,6 +313,7 @@ pub(super) fn event(event: pb::Event) -> Result<Notice, Fault> {
         },
         token: token(event.fencing_token)?,
         shared: grant_id(event.grant_id)?,
+        options: options::of_messages(&event.options).map_err(malformed)?,
         change,
     }))
 }
@@ -411,6 +403,7 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
         },
         acquired_at: held.then_some(WallTime(lock.acquired_at_ms)),
         metadata: (!lock.metadata.is_empty()).then(|| lock.metadata.into()),
+        options: options::of_messages(&lock.options).map_err(malformed)?,
         reader_count: lock.reader_count,
         readers: lock
             .readers

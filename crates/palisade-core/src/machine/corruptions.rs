@@ -9,11 +9,11 @@ use super::Machine;
 use super::grant::GrantSlot;
 use super::slab::{ClientSlot, LeaseSlot, LockSlot, Number as _, SlotLink, WaiterSlot};
 use crate::command::{Acquire, Command, Entry, GrantRef, LockMode, Under};
-use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal, RequestId};
 use crate::invariants;
 use crate::invariants::tests::sound;
 use crate::name::{ClientId, LockName};
+use crate::options::GrantOptions;
 use crate::outcome::Outcome;
 use crate::permits::Permits;
 use crate::time::{Span, Timestamp, Ttl, WallTime};
@@ -91,7 +91,7 @@ fn machine() -> Machine {
         ttl: Ttl::MAX,
     };
     let closes = Acquire {
-        delays: Delays::new(60_000, 0).unwrap(),
+        options: GrantOptions::closing(60_000, 0).unwrap(),
         ..acquire("w", "h", under(20), 20)
     };
     let Outcome::Granted(granted) = apply(&mut machine, Command::Acquire(closes)) else {

@@ -16,9 +16,9 @@ use super::record::Closing;
 use super::slab::LockSlot;
 use super::tables::Tables;
 use crate::command::LockMode;
-use crate::delays::Delays;
 use crate::limits;
 use crate::name::LockName;
+use crate::options::GrantOptions;
 use crate::outcome::{Change, Delayed, Detail, Effect, Ending, Event, Outcome};
 use crate::permits::Slots;
 use crate::time::{Span, Timestamp};
@@ -36,23 +36,23 @@ impl Tables {
         self.extra(lock)?.closed
     }
 
-    /// Notes the delays of a new grant.
+    /// Notes the options of a new grant.
     #[inline]
-    pub(super) fn set_closing(&mut self, lock: LockSlot, delays: Delays, now: Timestamp) {
-        if !delays.is_none() || !self.locks[lock].extra.is_none() {
-            self.note_closing(lock, delays, now);
+    pub(super) fn set_closing(&mut self, lock: LockSlot, options: GrantOptions, now: Timestamp) {
+        if !options.is_none() || !self.locks[lock].extra.is_none() {
+            self.note_closing(lock, options, now);
         }
     }
 
     /// A client that took its own lock over does not shorten the reservation of its former grant.
     #[cold]
     #[inline(never)]
-    fn note_closing(&mut self, lock: LockSlot, delays: Delays, now: Timestamp) {
-        let at_least = Some(delays.at_least_for()).filter(|span| *span > Span::ZERO);
+    fn note_closing(&mut self, lock: LockSlot, options: GrantOptions, now: Timestamp) {
+        let at_least = Some(options.at_least_for()).filter(|span| *span > Span::ZERO);
         let closing = &mut self.extra_mut(lock).closing;
         let before = closing.reserved.filter(|until| *until > now);
         *closing = Closing {
-            lock_delay: delays.lock_delay(),
+            options,
             reserved: before.max(at_least.map(|span| now.after(span))),
             inherited: before,
         };
@@ -66,7 +66,7 @@ impl Tables {
         }
     }
 
-    /// Notes how long a lock from a snapshot stays closed.
+    /// Notes the options of a grant from a snapshot.
     pub(super) fn restore_closing(&mut self, lock: LockSlot, closing: Closing) {
         if closing != Closing::NONE {
             self.extra_mut(lock).closing = closing;
@@ -125,7 +125,7 @@ impl Machine {
     #[inline(never)]
     fn closing_at(&self, lock: LockSlot, how: Ending, expires: Timestamp) -> Option<Timestamp> {
         let Closing {
-            lock_delay,
+            options,
             reserved,
             inherited: _,
         } = self.tables.closing(lock);
@@ -135,6 +135,7 @@ impl Machine {
             Ending::Expired => Some(expires),
             Ending::Revoked => Some(self.now),
         };
+        let lock_delay = options.lock_delay();
         let delayed = from.filter(|_| lock_delay > Span::ZERO);
         delayed.map(|from| from.after(lock_delay)).max(reserved)
     }

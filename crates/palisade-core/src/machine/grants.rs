@@ -9,11 +9,11 @@ use super::memory::{Asked, Over};
 use super::record::{Closing, Contender, Lease, Owner};
 use super::slab::{LeaseSlot, LockSlot};
 use crate::command::{Acquire, GrantRef, LockMode, Under};
-use crate::delays::Delays;
 use crate::id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::{ClientId, LockName};
+use crate::options::GrantOptions;
 use crate::outcome::{Change, Effect, Ending, Granted, Holder, Outcome, Renewed};
 use crate::permits::{Permits, Slots};
 use crate::time::{Span, Timestamp, Ttl};
@@ -33,7 +33,7 @@ pub(super) struct Next {
     pub(super) lease: LeaseFor,
     pub(super) mode: LockMode,
     pub(super) metadata: Option<Box<str>>,
-    pub(super) delays: Delays,
+    pub(super) options: GrantOptions,
     pub(super) since: Timestamp,
 }
 
@@ -190,10 +190,10 @@ impl Machine {
             return Machine::check_set(acquire);
         }
         // Readers and permits have no time after them: a phase ends with its last holder, and a slot is another's.
-        if acquire.mode == LockMode::Exclusive || acquire.delays.is_none() {
+        if acquire.mode == LockMode::Exclusive || acquire.options.is_none() {
             Ok(())
         } else {
-            Err(Invalid::DelaysOfShared)
+            Err(Invalid::OptionsOfShared)
         }
     }
 
@@ -307,7 +307,7 @@ impl Machine {
         };
         let lease = self.open(token, lease, self.contender(&acquire.client));
         let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
-        self.finish_grant(lock, acquire.metadata, acquire.delays, Span::ZERO, effects)
+        self.finish_grant(lock, acquire.metadata, acquire.options, Span::ZERO, effects)
     }
 
     /// The same client takes its own lock back: a new, higher token, and its former life is fenced.
@@ -320,7 +320,7 @@ impl Machine {
     ) -> Outcome {
         let lock = self.tables.lock_of(grant);
         if acquire.mode.is_shared() && self.tables.closing(lock) != Closing::NONE {
-            return Outcome::Invalid(Invalid::DelaysOfShared);
+            return Outcome::Invalid(Invalid::OptionsOfShared);
         }
         let Some(token) = self.draw() else {
             return Outcome::TokensExhausted;
@@ -335,7 +335,7 @@ impl Machine {
             return granted;
         }
         self.tables.regrant(lock, token, self.wall, lease);
-        self.finish_grant(lock, acquire.metadata, acquire.delays, Span::ZERO, effects)
+        self.finish_grant(lock, acquire.metadata, acquire.options, Span::ZERO, effects)
     }
 
     /// Grants a lock to a request from its queue, just after the lock's last grant ended.
@@ -356,7 +356,7 @@ impl Machine {
             return self.grant_share(lock, token, lease, mode, metadata, waited, effects);
         }
         self.tables.regrant(lock, token, self.wall, lease);
-        self.finish_grant(lock, waiter.metadata, waiter.delays, waited, effects)
+        self.finish_grant(lock, waiter.metadata, waiter.options, waited, effects)
     }
 
     /// Draws the next token. The grant follows in the same entry, so grant order is token order.
@@ -386,13 +386,13 @@ impl Machine {
         &mut self,
         lock: LockSlot,
         metadata: Option<Box<str>>,
-        delays: Delays,
+        options: GrantOptions,
         waited: Span,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         self.changed = true;
         self.tables.set_metadata(lock, metadata);
-        self.tables.set_closing(lock, delays, self.now);
+        self.tables.set_closing(lock, options, self.now);
         let grant = self.tables.grant_on(lock);
         let Lease { ttl, client, .. } = *self.tables.held_by_writer(lock).1;
         if !self.tables.sets.is_empty() {

@@ -68,6 +68,7 @@ use crate::command::{Away, Command, Entry, Others};
 use crate::id::{Principal, RequestId};
 use crate::limits::{self, Limits};
 use crate::name::LockName;
+use crate::options::GrantOptions;
 use crate::outcome::{Change, Detail, Effect, Ending, Event, Outcome};
 use crate::permits::Slots;
 use crate::time::{Span, Timestamp, WallTime};
@@ -405,7 +406,7 @@ impl Machine {
         }));
     }
 
-    /// The facts of a change of this grant that only the history needs.
+    /// The facts of a change of this grant that an event has room for.
     #[inline]
     fn detail(&self, grant: GrantSlot, lease: &Lease, change: &Change, waited: Span) -> Detail {
         let metadata = || self.tables.metadata_of(grant).map(Into::into);
@@ -413,6 +414,10 @@ impl Machine {
             Change::Granted { .. } => Detail {
                 waited,
                 metadata: metadata(),
+                options: match grant.at() {
+                    GrantAt::Lock(lock) => self.tables.closing(lock).options,
+                    GrantAt::Share(_) => GrantOptions::NONE,
+                },
                 ..Detail::default()
             },
             Change::Proclaimed => Detail {

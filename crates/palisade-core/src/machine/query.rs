@@ -235,6 +235,7 @@ impl Machine {
             lease: Some(self.tables.lease_of(grant).id),
             acquired_at: Some(self.tables.grant(grant).wall()),
             metadata: self.tables.metadata_of(grant).map(Box::from),
+            options: self.tables.closing(slot).options,
             reader_count: self.tables.readers(slot),
             permits: self.tables.permits(slot),
             waiters: self.tables.waiting(slot),

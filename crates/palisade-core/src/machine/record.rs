@@ -7,10 +7,10 @@ use super::grant::GrantSlot;
 use super::share::Readers;
 use super::slab::{ClientSlot, ExtraSlot, LockSlot, Number, SlotLink, WaiterSlot};
 use crate::command::{LockMode, Under};
-use crate::delays::Delays;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
-use crate::time::{Span, Timestamp, Ttl};
+use crate::options::GrantOptions;
+use crate::time::{Timestamp, Ttl};
 
 /// A lock that is held, or kept for an orphan or a set that is first in its queue, or closed for a time. Any other lock has no record.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Extra {
     pub(super) readers: Readers,
     /// How many permits there are, if the lock is a semaphore.
     pub(super) permits: Option<u32>,
-    /// How long the lock stays closed after the grant.
+    /// The options of the grant.
     pub(super) closing: Closing,
     /// Nobody has the lock, and it is closed until then.
     pub(super) closed: Option<Timestamp>,
@@ -40,11 +40,11 @@ pub(crate) struct Extra {
     pub(super) to_wake: bool,
 }
 
-/// How long a lock stays closed after its grant.
+/// The options of a lock's grant, and how long they close the lock after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closing {
-    /// How long nobody is granted the lock after an expiry or a revocation.
-    pub lock_delay: Span,
+    /// The options of the grant.
+    pub options: GrantOptions,
     /// The instant before which nobody else is granted the lock.
     pub reserved: Option<Timestamp>,
     /// The part of `reserved` that comes from the grants that this one superseded: it stays when this one is abandoned.
@@ -54,7 +54,7 @@ pub struct Closing {
 impl Closing {
     /// Nothing is known.
     pub const NONE: Closing = Closing {
-        lock_delay: Span::ZERO,
+        options: GrantOptions::NONE,
         reserved: None,
         inherited: None,
     };
@@ -132,7 +132,7 @@ pub(crate) struct Waiter {
     pub(crate) client: Owner,
     pub(crate) under: Under,
     pub(crate) metadata: Option<Box<str>>,
-    pub(crate) delays: Delays,
+    pub(crate) options: GrantOptions,
     pub(crate) since: Timestamp,
     pub(crate) deadline: Timestamp,
     /// An orphan, until its caller repeats the request: until when its place is reserved, at most its deadline.

@@ -22,10 +22,10 @@ use super::snapshot::{
 };
 use super::{Machine, Tables};
 use crate::command::{LockMode, Under};
-use crate::delays::Delays;
 use crate::id::{LeaseKey, Principal};
 use crate::limits;
 use crate::name::LockName;
+use crate::options::GrantOptions;
 use crate::permits::Slots;
 use crate::time::{Timestamp, WallTime};
 use crate::token::Token;
@@ -532,7 +532,7 @@ impl Machine {
         if waiter.mode.permits().is_some() != self.tables.permits(lock).is_some() {
             return Err(Corrupt("a request waits for a lock of another kind"));
         }
-        if waiter.mode != LockMode::Exclusive && !waiter.delays.is_none() {
+        if waiter.mode != LockMode::Exclusive && !waiter.options.is_none() {
             return Err(Corrupt(
                 "a request for a shared grant says what is after it",
             ));
@@ -550,7 +550,7 @@ impl Machine {
             client: Owner::NONE,
             under: waiter.under,
             metadata: waiter.metadata,
-            delays: waiter.delays,
+            options: waiter.options,
             since: waiter.since,
             deadline: waiter.deadline,
             orphan: waiter.orphan,
@@ -574,10 +574,10 @@ fn check_part(last: &WaiterRecord, part: &WaiterRecord) -> Result<(), Corrupt> {
         lock: part.lock.clone(),
         metadata: None,
         mode: LockMode::Exclusive,
-        delays: Delays::NONE,
+        options: GrantOptions::NONE,
         ..last.clone()
     };
-    if *part != expected || last.mode != part.mode || last.delays != part.delays {
+    if *part != expected || last.mode != part.mode || last.options != part.options {
         return Err(Corrupt("the parts of a set do not agree"));
     }
     if last.lock < part.lock {

@@ -23,11 +23,11 @@ use super::slab::{ClientSlot, LeaseSlot, LockSlot, SlotLink, WaiterSlot};
 use super::tables::Tables;
 use super::waiting::{at_once, without_ttl};
 use crate::command::{Acquire, LockMode, Others};
-use crate::delays::Delays;
 use crate::id::Principal;
 use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::ClientId;
+use crate::options::GrantOptions;
 use crate::outcome::{Effect, Ending, Outcome, QueueBound};
 use crate::time::{Span, Timestamp};
 use crate::token::Token;
@@ -114,7 +114,7 @@ impl Machine {
     #[cold]
     pub(super) fn check_set(acquire: &Acquire) -> Result<(), Invalid> {
         acquire.check_set()?;
-        if acquire.mode == LockMode::Exclusive && acquire.delays.is_none() {
+        if acquire.mode == LockMode::Exclusive && acquire.options.is_none() {
             Ok(())
         } else {
             Err(Invalid::SetMode)
@@ -225,7 +225,8 @@ impl Machine {
                 }
             };
             let metadata = acquire.metadata.clone();
-            let granted = self.finish_grant(lock, metadata, Delays::NONE, Span::ZERO, effects);
+            let granted =
+                self.finish_grant(lock, metadata, GrantOptions::NONE, Span::ZERO, effects);
             first.get_or_insert(granted);
         }
         of_first_lock(first)
@@ -289,7 +290,7 @@ impl Machine {
                 client: Owner::NONE,
                 under: without_ttl(acquire.under),
                 metadata,
-                delays: Delays::NONE,
+                options: GrantOptions::NONE,
                 since: self.now,
                 deadline: self.now.after(wait),
                 orphan: None,
@@ -476,7 +477,7 @@ impl Machine {
             }
             self.tables.regrant(*lock, token, self.wall, lease);
             let metadata = waiter.metadata.clone();
-            let granted = self.finish_grant(*lock, metadata, Delays::NONE, waited, effects);
+            let granted = self.finish_grant(*lock, metadata, GrantOptions::NONE, waited, effects);
             first.get_or_insert(granted);
         }
         of_first_lock(first)

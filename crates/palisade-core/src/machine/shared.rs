@@ -266,7 +266,7 @@ impl Machine {
         }
         let lock = self.tables.lock_of(grant);
         if self.tables.closing(lock) != Closing::NONE {
-            return Outcome::Invalid(Invalid::DelaysOfShared);
+            return Outcome::Invalid(Invalid::OptionsOfShared);
         }
         let Some(number) = self.draw() else {
             return Outcome::TokensExhausted;

@@ -13,10 +13,10 @@ use super::memory::{Answered, Over};
 use super::record::Closing;
 use super::slab::{LeaseSlot, LockSlot, ShareSlot, WaiterSlot};
 use crate::command::{LockMode, Under};
-use crate::delays::Delays;
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
+use crate::options::GrantOptions;
 use crate::permits::Slots;
 use crate::time::{Timestamp, Ttl, WallTime};
 use crate::token::Token;
@@ -109,7 +109,7 @@ pub struct GrantRecord {
     pub wall: WallTime,
     /// The text that the holder gave about itself.
     pub metadata: Option<Box<str>>,
-    /// How long the lock stays closed after it; nothing for a shared one.
+    /// Its options, and how long they close the lock after it; nothing for a shared one.
     pub closing: Closing,
 }
 
@@ -157,8 +157,8 @@ pub struct WaiterRecord {
     pub under: Under,
     /// Text for the grant.
     pub metadata: Option<Box<str>>,
-    /// The delays it asks for after its grant.
-    pub delays: Delays,
+    /// The options that it asks for.
+    pub options: GrantOptions,
     /// When its wait began.
     pub since: Timestamp,
     /// When its wait ends.
@@ -295,7 +295,7 @@ impl Machine {
             mode: waiter.mode,
             under: waiter.under,
             metadata: waiter.metadata.clone(),
-            delays: waiter.delays,
+            options: waiter.options,
             since: waiter.since,
             deadline: waiter.deadline,
             orphan: waiter.orphan,

@@ -16,8 +16,8 @@ use super::grants::LeaseFor;
 use super::slab::{LockSlot, ShareSlot};
 use super::tables::Tables;
 use crate::command::{Acquire, GrantRef, LockMode, Under};
-use crate::delays::Delays;
 use crate::invalid::Invalid;
+use crate::options::GrantOptions;
 use crate::outcome::{Effect, Ending, Outcome};
 use crate::time::Span;
 
@@ -132,7 +132,7 @@ impl Machine {
         // Tied before the shared grant is taken from the lease: the lease must not end with it.
         self.tables.regrant(lock, number, self.wall, lease);
         self.tables.remove_share(share);
-        self.finish_grant(lock, metadata, Delays::NONE, waited, effects)
+        self.finish_grant(lock, metadata, GrantOptions::NONE, waited, effects)
     }
 
     /// Whether the first request in a lock's queue is for mode update, or an upgrade: these wait for some of the readers

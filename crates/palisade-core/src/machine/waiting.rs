@@ -30,7 +30,7 @@ impl Machine {
             client: Owner::NONE,
             under: without_ttl(acquire.under),
             metadata: acquire.metadata,
-            delays: acquire.delays,
+            options: acquire.options,
             since: self.now,
             deadline: self.now.after(wait),
             orphan: None,
@@ -207,7 +207,7 @@ impl Machine {
             Err(outcome) => return outcome,
         };
         let (mode, metadata, since) = (waiter.mode, waiter.metadata.clone(), waiter.since);
-        let delays = waiter.delays;
+        let options = waiter.options;
         if mode == LockMode::Upgrade {
             return self.upgrade_waiter(lock, lease, metadata, self.now.since(since), effects);
         }
@@ -224,7 +224,7 @@ impl Machine {
                 lease,
                 mode,
                 metadata,
-                delays,
+                options,
                 since,
             },
             effects,

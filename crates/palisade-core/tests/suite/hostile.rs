@@ -3,7 +3,7 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, ClientId, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode,
+    Acquire, Away, ClientId, Command, Entry, GrantOptions, GrantRef, LeaseKey, Limits, LockMode,
     LockName, Machine, Outcome, Permits, Principal, RequestId, Span, Timestamp, Token, Ttl, Under,
     WallTime, invariants,
 };
@@ -110,13 +110,14 @@ impl Draw {
             0 => self.below(12),
             _ => 0,
         };
-        let delays = Delays::new(self.one(&[0, 0, 0, 0, 300]), self.one(&[0, 0, 0, 0, 700]));
+        let delays =
+            GrantOptions::closing(self.one(&[0, 0, 0, 0, 300]), self.one(&[0, 0, 0, 0, 700]));
         Acquire {
             also: (0..also).map(|_| self.lock()).collect(),
             mode: self.mode(),
             wait: (self.below(3) > 0).then(|| self.span()),
             metadata: (self.below(4) == 0).then(|| self.text()),
-            delays: delays.unwrap(),
+            options: delays.unwrap(),
             ..Acquire::new(self.lock(), self.client(), under, None)
         }
     }

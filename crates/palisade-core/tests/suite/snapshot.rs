@@ -7,8 +7,8 @@
 
 use palisade_core::machine::{Corrupt, Record};
 use palisade_core::{
-    Away, Command, Delays, Entry, LeaseId, LockMode, Machine, Outcome, RequestId, Slots, Timestamp,
-    invariants, limits,
+    Away, Command, Entry, GrantOptions, LeaseId, LockMode, Machine, Outcome, RequestId, Slots,
+    Timestamp, invariants, limits,
 };
 use proptest::prelude::*;
 
@@ -296,9 +296,9 @@ fn each_contradiction_of_a_set_is_named() {
             records
         }),
         ("the parts of a set do not agree", |mut records| {
-            let delays = Delays::new(1_000, 0).unwrap();
+            let delays = GrantOptions::closing(1_000, 0).unwrap();
             for part in 0..3 {
-                spoil!(records, Waiter, part, |part| part.delays = delays);
+                spoil!(records, Waiter, part, |part| part.options = delays);
             }
             records
         }),
@@ -409,8 +409,8 @@ fn each_contradiction_of_readers_and_permits_is_named() {
         (
             "a request for a shared grant says what is after it",
             |mut records| {
-                spoil!(records, Waiter, 1, |waiter| waiter.delays =
-                    Delays::new(1_000, 0).unwrap());
+                spoil!(records, Waiter, 1, |waiter| waiter.options =
+                    GrantOptions::closing(1_000, 0).unwrap());
                 records
             },
         ),

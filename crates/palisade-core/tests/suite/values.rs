@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use palisade_core::fence::{FenceState, FloorTooLow, Op, Pass, Reject, Rule, Sequence, Verdict};
 use palisade_core::{
-    Acquire, AuthorityId, ClientId, Command, Delays, Entry, LeaseId, LeaseKey, Limits, LockMode,
-    LockName, Machine, Permits, Principal, RequestId, Slots, Span, Timestamp, Token, Ttl, Under,
-    WallTime, limits,
+    Acquire, AuthorityId, ClientId, Command, Entry, GrantOptions, LeaseId, LeaseKey, Limits,
+    LockMode, LockName, Machine, Permits, Principal, RequestId, Slots, Span, Timestamp, Token, Ttl,
+    Under, WallTime, limits,
 };
 
 fn token(number: u64) -> Token {
@@ -385,7 +385,7 @@ fn a_request_is_plain_for_one_exclusive_grant_without_delays() {
         ..plain.clone()
     };
     let delayed = Acquire {
-        delays: Delays::new(1_000, 0).unwrap(),
+        options: GrantOptions::closing(1_000, 0).unwrap(),
         ..plain.clone()
     };
     let set = Acquire::of_all(vec![named("x"), named("y")], client, under, plain.request).unwrap();

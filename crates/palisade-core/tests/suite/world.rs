@@ -4,9 +4,9 @@
 
 use palisade_core::machine::Applied;
 use palisade_core::{
-    Acquire, ClientId, Command, Delays, Effect, Entry, Event, GrantRef, Granted, Holder, LeaseKey,
-    Limits, LockMode, LockName, Machine, Outcome, Permits, Principal, RequestId, Span, Timestamp,
-    Token, Ttl, Under, WallTime, invariants,
+    Acquire, ClientId, Command, Effect, Entry, Event, GrantOptions, GrantRef, Granted, Holder,
+    LeaseKey, Limits, LockMode, LockName, Machine, Outcome, Permits, Principal, RequestId, Span,
+    Timestamp, Token, Ttl, Under, WallTime, invariants,
 };
 
 /// The time to live of a lease when a test does not care.
@@ -206,7 +206,7 @@ impl Ask {
 
     /// Lock-delay and at-least-for, in milliseconds.
     pub(crate) fn delays(mut self, lock_delay: u64, at_least_for: u64) -> Ask {
-        self.acquire.delays = Delays::new(lock_delay, at_least_for).unwrap();
+        self.acquire.options = GrantOptions::closing(lock_delay, at_least_for).unwrap();
         self
     }
 

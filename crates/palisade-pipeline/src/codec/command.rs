@@ -1,8 +1,8 @@
 //! Batches of commands: the payload of one log frame.
 
 use palisade_core::{
-    Acquire, Away, Command, Delays, Entry, GrantRef, LeaseKey, Limits, LockMode, LockName, Others,
-    Permits, Principal, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
+    Acquire, Away, Command, Entry, GrantOption, GrantOptions, GrantRef, LeaseKey, Limits, LockMode,
+    LockName, Others, Permits, Principal, Span, Timestamp, Token, Ttl, Under, WallTime, limits,
 };
 
 use super::reader::{Malformed, Reader};
@@ -45,9 +45,9 @@ const HAS_METADATA: u8 = 1 << 3;
 const HAS_TOKEN: u8 = 1 << 4;
 const SHARED: u8 = 1 << 5;
 const HAS_PERMITS: u8 = 1 << 6;
-const HAS_DELAYS: u8 = 1 << 7;
+const HAS_OPTIONS: u8 = 1 << 7;
 const ACQUIRE_FLAGS: u8 =
-    HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED | HAS_PERMITS | HAS_DELAYS;
+    HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED | HAS_PERMITS | HAS_OPTIONS;
 
 /// Begins a batch: everything in it happens at `at`.
 #[inline]
@@ -187,7 +187,7 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         wait,
         request,
         metadata,
-        delays,
+        options,
     } = acquire;
     let (tag, key, ttl) = under_parts(under);
     let plain = acquire.is_plain();
@@ -198,7 +198,7 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         | flag(HAS_WAIT, wait.is_some())
         | flag(HAS_REQUEST, request.is_some())
         | flag(HAS_METADATA, metadata.is_some())
-        | if plain { 0 } else { kind(*mode, *delays) };
+        | if plain { 0 } else { kind(*mode, *options) };
     out.bytes(&[tag, flags]);
     out.text(lock);
     out.text(client);
@@ -216,7 +216,7 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         out.text(metadata);
     }
     if !plain {
-        put_kind(out, *mode, *delays);
+        put_kind(out, *mode, *options);
     }
 }
 
@@ -252,31 +252,46 @@ pub(super) fn get_others(reader: &mut Reader<'_>) -> Result<Others, Malformed> {
 }
 
 #[cold]
-fn kind(mode: LockMode, delays: Delays) -> u8 {
+fn kind(mode: LockMode, options: GrantOptions) -> u8 {
     flag(SHARED, mode == LockMode::Shared)
         | flag(HAS_PERMITS, mode.permits().is_some())
-        | flag(HAS_DELAYS, !delays.is_none())
+        | flag(HAS_OPTIONS, !options.is_none())
 }
 
 #[cold]
-fn put_kind(out: &mut Vec<u8>, mode: LockMode, delays: Delays) {
+fn put_kind(out: &mut Vec<u8>, mode: LockMode, options: GrantOptions) {
     if let Some(permits) = mode.permits() {
         put_permits(out, permits);
     }
-    if !delays.is_none() {
-        put_delays(out, delays);
+    if !options.is_none() {
+        put_options(out, options);
     }
 }
 
-pub(super) fn put_delays(out: &mut Vec<u8>, delays: Delays) {
-    out.number(delays.lock_delay().as_millis());
-    out.number(delays.at_least_for().as_millis());
+/// The code and the value of each option that is asked for, in the order of the table, and 0 behind the last.
+pub(super) fn put_options(out: &mut Vec<u8>, options: GrantOptions) {
+    for (option, value) in options.iter() {
+        out.byte(option.code());
+        out.number(value.into());
+    }
+    out.byte(0);
 }
 
-pub(super) fn get_delays(reader: &mut Reader<'_>) -> Result<Delays, Malformed> {
-    match Delays::new(reader.number()?, reader.number()?) {
-        Ok(delays) => Ok(delays),
-        Err(_) => reader.bad("a delay is out of range"),
+pub(super) fn get_options(reader: &mut Reader<'_>) -> Result<GrantOptions, Malformed> {
+    let mut options = GrantOptions::NONE;
+    loop {
+        let option = match reader.byte()? {
+            0 => return Ok(options),
+            code => match GrantOption::of_code(code) {
+                Some(option) => option,
+                None => return reader.bad("an option of a grant is unknown"),
+            },
+        };
+        let value = reader.number()?;
+        options = match options.with(option, value) {
+            Ok(with) if options.get(option) == 0 && value > 0 => with,
+            _ => return reader.bad("an option of a grant is out of range, or there twice"),
+        };
     }
 }
 
@@ -487,7 +502,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
         Ok(reader.text()?.into())
     })?;
     let permits = reader.optional(flags & HAS_PERMITS != 0, get_permits)?;
-    let delays = reader.optional(flags & HAS_DELAYS != 0, get_delays)?;
+    let options = reader.optional(flags & HAS_OPTIONS != 0, get_options)?;
     let mode = match (permits, flags & SHARED != 0) {
         (Some(_), true) => return reader.bad("an acquire is of two kinds"),
         (Some(permits), false) => LockMode::Permits(permits),
@@ -502,7 +517,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
         wait,
         request,
         metadata,
-        delays: delays.unwrap_or_default(),
+        options: options.unwrap_or_default(),
     })
 }
 

@@ -7,13 +7,13 @@ use palisade_core::machine::{
     ShareRecord, WaiterRecord,
 };
 use palisade_core::{
-    Ahead, Delayed, Delays, Ending, GrantId, Granted, Holder, LeaseId, LockMode, Others, Outcome,
-    Permits, Principal, QueueBound, Slots, Timestamp, Token,
+    Ahead, Delayed, Ending, GrantId, GrantOptions, Granted, Holder, LeaseId, LockMode, Others,
+    Outcome, Permits, Principal, QueueBound, Slots, Timestamp, Token,
 };
 
 use super::command::{
-    get_delays, get_limits, get_others, get_permits, get_under, put_delays, put_limits, put_others,
-    put_permits, put_under,
+    get_limits, get_options, get_others, get_permits, get_under, put_limits, put_options,
+    put_others, put_permits, put_under,
 };
 use super::reader::{Malformed, PRINCIPAL_BYTES, Reader};
 use super::writer::Put;
@@ -39,14 +39,14 @@ const KEPT_SEMAPHORE: u8 = 13;
 /// As [`WAITER`] and [`ORPHAN`], with the permits behind it.
 const PERMITS: u8 = 14;
 const ORPHAN_PERMITS: u8 = 15;
-/// As [`GRANT`], with its lock-delay and its reservation behind it; 0 stands for none.
-const GRANT_CLOSING: u8 = 16;
+/// As [`GRANT`], with its options and its reservation behind it; 0 stands for none.
+const GRANT_OPTIONS: u8 = 16;
 /// As [`KEPT`], with the instant at which the lock opens behind it.
 const CLOSED: u8 = 17;
-/// As [`WAITER`] and [`ORPHAN`], with the delays behind it.
-const DELAYS: u8 = 18;
-const ORPHAN_DELAYS: u8 = 19;
-/// As [`GRANT_CLOSING`], with the inherited part of the reservation behind it.
+/// As [`WAITER`] and [`ORPHAN`], with the options behind it.
+const OPTIONS: u8 = 18;
+const ORPHAN_OPTIONS: u8 = 19;
+/// As [`GRANT_OPTIONS`], with the inherited part of the reservation behind it.
 const GRANT_INHERITING: u8 = 20;
 /// As [`SHARE`], in mode update.
 const SHARE_UPDATE: u8 = 21;
@@ -79,8 +79,8 @@ pub fn part(record: &[u8]) -> Part {
         Some(&(HEAD | HEAD_RESTORED | LEASE | LEASE_EXTENDED)) => Part::Leases,
         Some(
             &(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER | HOLDER
-            | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS | GRANT_CLOSING | CLOSED | DELAYS
-            | ORPHAN_DELAYS | GRANT_INHERITING | SHARE_UPDATE | UPDATER | ORPHAN_UPDATER
+            | KEPT_SEMAPHORE | PERMITS | ORPHAN_PERMITS | GRANT_OPTIONS | CLOSED | OPTIONS
+            | ORPHAN_OPTIONS | GRANT_INHERITING | SHARE_UPDATE | UPDATER | ORPHAN_UPDATER
             | UPGRADE | ORPHAN_UPGRADE),
         ) => Part::Grants,
         _ => Part::Past,
@@ -111,12 +111,12 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             let closing = grant.closing;
             out.byte(match closing.inherited {
                 Some(_) => GRANT_INHERITING,
-                None if closing != Closing::NONE => GRANT_CLOSING,
+                None if closing != Closing::NONE => GRANT_OPTIONS,
                 None => GRANT,
             });
             put_grant(out, grant);
             if closing != Closing::NONE {
-                out.number(closing.lock_delay.as_nanos());
+                put_options(out, closing.options);
                 out.number(closing.reserved.map_or(0, Timestamp::as_nanos));
             }
             if let Some(inherited) = closing.inherited {
@@ -212,8 +212,8 @@ fn put_grant(out: &mut Vec<u8>, grant: &GrantRecord) {
 
 fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
     out.byte(match (waiter.mode, waiter.orphan) {
-        (LockMode::Exclusive, None) if !waiter.delays.is_none() => DELAYS,
-        (LockMode::Exclusive, Some(_)) if !waiter.delays.is_none() => ORPHAN_DELAYS,
+        (LockMode::Exclusive, None) if !waiter.options.is_none() => OPTIONS,
+        (LockMode::Exclusive, Some(_)) if !waiter.options.is_none() => ORPHAN_OPTIONS,
         (LockMode::Exclusive, None) => WAITER,
         (LockMode::Exclusive, Some(_)) => ORPHAN,
         (LockMode::Shared, None) => READER,
@@ -238,8 +238,8 @@ fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
     }
     if let Some(permits) = waiter.mode.permits() {
         put_permits(out, permits);
-    } else if !waiter.delays.is_none() {
-        put_delays(out, waiter.delays);
+    } else if !waiter.options.is_none() {
+        put_options(out, waiter.options);
     }
 }
 
@@ -283,10 +283,10 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             extension: reader.optional(tag == LEASE_EXTENDED, get_extension)?,
         }),
         GRANT => Record::Grant(get_grant(reader)?),
-        tag @ (GRANT_CLOSING | GRANT_INHERITING) => {
+        tag @ (GRANT_OPTIONS | GRANT_INHERITING) => {
             let grant = get_grant(reader)?;
             let closing = Closing {
-                lock_delay: reader.span()?,
+                options: get_options(reader)?,
                 reserved: Some(reader.timestamp()?).filter(|at| *at != Timestamp::ZERO),
                 inherited: reader.optional(tag == GRANT_INHERITING, Reader::timestamp)?,
             };
@@ -306,8 +306,8 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             permits: reader.optional(tag == KEPT_SEMAPHORE, get_size)?,
             closed: reader.optional(tag == CLOSED, Reader::timestamp)?,
         }),
-        tag @ (WAITER | ORPHAN | READER | ORPHAN_READER | PERMITS | ORPHAN_PERMITS | DELAYS
-        | ORPHAN_DELAYS | UPDATER | ORPHAN_UPDATER | UPGRADE | ORPHAN_UPGRADE) => {
+        tag @ (WAITER | ORPHAN | READER | ORPHAN_READER | PERMITS | ORPHAN_PERMITS | OPTIONS
+        | ORPHAN_OPTIONS | UPDATER | ORPHAN_UPDATER | UPGRADE | ORPHAN_UPGRADE) => {
             Record::Waiter(get_waiter(reader, tag)?)
         }
         ANSWERED => Record::Answered(get_answered(reader)?),
@@ -373,7 +373,7 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {
 fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malformed> {
     let is_orphan = matches!(
         tag,
-        ORPHAN | ORPHAN_READER | ORPHAN_PERMITS | ORPHAN_DELAYS | ORPHAN_UPDATER | ORPHAN_UPGRADE
+        ORPHAN | ORPHAN_READER | ORPHAN_PERMITS | ORPHAN_OPTIONS | ORPHAN_UPDATER | ORPHAN_UPGRADE
     );
     let waiter = WaiterRecord {
         by: Principal::ANONYMOUS,
@@ -388,16 +388,16 @@ fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malforme
         },
         under: get_under(reader)?,
         metadata: get_optional_text(reader)?.map(Into::into),
-        delays: Delays::NONE,
+        options: GrantOptions::NONE,
         since: reader.timestamp()?,
         deadline: reader.timestamp()?,
         arrival: reader.number()?,
         orphan: reader.optional(is_orphan, Reader::timestamp)?,
     };
     let permits = reader.optional(tag == PERMITS || tag == ORPHAN_PERMITS, get_permits)?;
-    let delays = reader.optional(tag == DELAYS || tag == ORPHAN_DELAYS, get_delays)?;
+    let options = reader.optional(tag == OPTIONS || tag == ORPHAN_OPTIONS, get_options)?;
     Ok(WaiterRecord {
-        delays: delays.unwrap_or_default(),
+        options: options.unwrap_or_default(),
         mode: permits.map_or(waiter.mode, LockMode::Permits),
         ..waiter
     })

@@ -1,8 +1,9 @@
 use palisade_core::machine::{Answered, Closing, KeptRecord, Over, Part, Record, WaiterRecord};
 use palisade_core::{
-    Acquire, Ahead, Away, ClientId, Command, Delayed, Delays, Ending, Entry, GrantId, GrantRef,
-    Granted, Holder, LeaseId, LeaseKey, Limits, LockMode, LockName, Machine, Others, Outcome,
-    Permits, Principal, QueueBound, RequestId, Slots, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Ahead, Away, ClientId, Command, Delayed, Ending, Entry, GrantId, GrantOption,
+    GrantOptions, GrantRef, Granted, Holder, LeaseId, LeaseKey, Limits, LockMode, LockName,
+    Machine, Others, Outcome, Permits, Principal, QueueBound, RequestId, Slots, Span, Timestamp,
+    Token, Ttl, Under, WallTime,
 };
 
 use super::reader::Reader;
@@ -148,14 +149,20 @@ fn commands() -> Vec<Command> {
             permits: 2,
         },
         Command::Acquire(Acquire {
-            delays: Delays::new(60_000, 0).unwrap(),
+            options: GrantOptions::closing(60_000, 0).unwrap(),
             ..acquire("t", "nine", new_lease(8))
         }),
         Command::Acquire(Acquire {
-            delays: Delays::new(1, 86_400_000).unwrap(),
+            options: GrantOptions::closing(1, 86_400_000).unwrap(),
             wait,
             request: Some(id(11)),
             ..acquire("t", "ten", new_lease(9))
+        }),
+        Command::Acquire(Acquire {
+            options: GrantOption::all().fold(GrantOptions::NONE, |options, option| {
+                options.with(option, option.most().into()).unwrap()
+            }),
+            ..acquire("options", "all", new_lease(40))
         }),
         Command::Acquire(Acquire {
             metadata: Some("host-9".into()),
@@ -425,7 +432,7 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
     assert_eq!(records.iter().filter(waiting).count(), 9);
     let closing =
         |record: &&Record| matches!(record, Record::Grant(grant) if grant.closing != Closing::NONE);
-    assert_eq!(records.iter().filter(closing).count(), 1);
+    assert_eq!(records.iter().filter(closing).count(), 2);
     let inheriting: Vec<Record> = records
         .iter()
         .filter(closing)
@@ -481,7 +488,7 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
     assert_eq!(of_update.len(), 2);
     records.extend(of_update);
     let waits = records.iter().find_map(|record| match record {
-        Record::Waiter(waiter) if !waiter.delays.is_none() => Some(waiter.clone()),
+        Record::Waiter(waiter) if !waiter.options.is_none() => Some(waiter.clone()),
         _ => None,
     });
     records.push(Record::Waiter(WaiterRecord {

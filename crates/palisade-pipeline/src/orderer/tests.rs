@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use palisade_core::LockMode;
-use palisade_core::{ClientId, Delays, LockName, Span, Ttl, Under, Wish, limits};
+use palisade_core::{ClientId, GrantOptions, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
 use crate::KeepsPlace;
@@ -105,7 +105,7 @@ impl Bench {
 
     fn acquire_for_at_least(&mut self, to: To, lock: &str, ms: u64) {
         let wish = Wish {
-            delays: Delays::new(0, ms).unwrap(),
+            options: GrantOptions::closing(0, ms).unwrap(),
             ..wish(to.number, lock)
         };
         self.acquire_wish(to, wish);
@@ -629,9 +629,9 @@ fn largest_batch(locks: usize) -> usize {
             request: Some(RequestId::from_bytes(id)),
             metadata: Some("m".repeat(limits::METADATA_BYTES).into()),
             // A set has none.
-            delays: match locks {
-                1 => Delays::new(60_000, 86_400_000).unwrap(),
-                _ => Delays::NONE,
+            options: match locks {
+                1 => GrantOptions::closing(60_000, 86_400_000).unwrap(),
+                _ => GrantOptions::NONE,
             },
         };
         let key = || LeaseKey::from_bytes(id);

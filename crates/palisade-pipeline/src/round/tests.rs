@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use palisade_core::{Acquire, ClientId, Delays, LockName, Outcome, Ttl, Under};
+use palisade_core::{Acquire, ClientId, GrantOptions, LockName, Outcome, Ttl, Under};
 
 use super::*;
 
@@ -137,7 +137,7 @@ fn wish(lock: &str, client: &str, ttl: Ttl, wait: Option<Span>) -> Request {
     let request = wait.map(|_| RequestId::from_bytes([client.len() as u8; 16]));
     Request::Acquire(Acquire {
         wait,
-        delays: Delays::NONE,
+        options: GrantOptions::NONE,
         ..Acquire::new(lock, client, Under::new(ttl), request)
     })
 }

@@ -37,7 +37,7 @@ async fn grant(handle: Handle, number: usize) {
         wait: None,
         request: None,
         metadata: Some("m".repeat(limits::METADATA_BYTES).into()),
-        delays: palisade_core::Delays::NONE,
+        options: palisade_core::GrantOptions::NONE,
     };
     let answer = handle.call(Request::Acquire(wish)).await;
     assert!(

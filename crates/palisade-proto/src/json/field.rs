@@ -34,6 +34,8 @@ macro_rules! field {
     };
 }
 
+pub(crate) use field;
+
 field!(client_id: String = text, "a string of 1 ..= 255 bytes of printable ASCII");
 field!(resource_id: String = text, "a string of 1 ..= 255 bytes of printable ASCII");
 field!(waiters: u64 = integer, "an integer in 0 ..= 4294967295");
@@ -45,8 +47,6 @@ field!(reason: String = text, "a string of 0 ..= 256 bytes");
 field!(lease_duration_ms: u64 = integer, "an integer in 100 ..= 86400000");
 field!(wait_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(poll_ms: u64 = integer, "an integer in 1000 ..= 60000");
-field!(lock_delay_ms: u64 = integer, "an integer in 0 ..= 60000");
-field!(at_least_for_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(fencing_token: u64 = integer, "an integer in 1 ..= 9007199254740991");
 field!(highest: u64 = integer, "an integer in 1 ..= 9007199254740991");
 field!(resource: String = text, "a string of 1 ..= 255 bytes");
@@ -117,7 +117,7 @@ fn permits<'de, D: Deserializer<'de>>(
     }
 }
 
-fn integer<'de, D: Deserializer<'de>>(
+pub(crate) fn integer<'de, D: Deserializer<'de>>(
     input: D,
     must: &'static str,
 ) -> Result<Option<u64>, D::Error> {
@@ -147,7 +147,7 @@ fn whole(number: &Number) -> Option<u64> {
 }
 
 /// The values that the field takes, and the one given.
-fn complaint(must: &str, given: &Value) -> String {
+pub(crate) fn complaint(must: &str, given: &Value) -> String {
     format!("{must}, not {}", describe(given))
 }
 

@@ -4,7 +4,7 @@
 //! server, the client and the OpenAPI description.
 
 mod cluster;
-mod field;
+pub(crate) mod field;
 mod history;
 mod listen;
 mod object;

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use super::{LockMode, PermitsBody};
 use crate::Code;
+use crate::options::with_options;
 
 /// A lock that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -67,33 +68,35 @@ pub struct DeniedReply {
     pub holder: Option<HolderBody>,
 }
 
-/// The holder of a lock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct HolderBody {
-    /// Its client id.
-    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
-    pub client_id: String,
-    /// Its token.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    pub fencing_token: u64,
-    /// How long until its lease expires if it is not renewed.
-    pub remaining_ms: u64,
-    /// Of a reader: the number that names its grant; only where one lock is shown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    pub grant_id: Option<u64>,
-    /// Whether a reader has the lock in mode `update`; only where one lock is shown.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub update: bool,
-    /// Its slots of a semaphore; only where one lock is shown.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub slots: Vec<u32>,
-    /// The wall clock at the grant, for people; only when a lock is shown or listed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acquired_at: Option<String>,
-    /// The holder's text about itself; only when a lock is shown or listed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<String>,
+with_options! {
+    /// The holder of a lock.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    pub struct HolderBody {
+        /// Its client id.
+        #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+        pub client_id: String,
+        /// Its token.
+        #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+        pub fencing_token: u64,
+        /// How long until its lease expires if it is not renewed.
+        pub remaining_ms: u64,
+        /// Of a reader: the number that names its grant; only where one lock is shown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+        pub grant_id: Option<u64>,
+        /// Whether a reader has the lock in mode `update`; only where one lock is shown.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub update: bool,
+        /// Its slots of a semaphore; only where one lock is shown.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub slots: Vec<u32>,
+        /// The wall clock at the grant, for people; only when a lock is shown or listed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub acquired_at: Option<String>,
+        /// The holder's text about itself; only when a lock is shown or listed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub metadata: Option<String>,
+    }
 }
 
 /// A request that has waited for its `poll_ms` and waits on.
@@ -440,38 +443,40 @@ impl ErrorBody {
     }
 }
 
-/// One change, as `data` of a server-sent event whose name says what happened: `granted`, `released`,
-/// `proclaimed`, `opened`, `expired`, `revoked` or `superseded`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct EventBody {
-    /// Counts the authority's changes; also the event's id.
-    pub revision: u64,
-    /// When it happened, by the authority's wall clock, as RFC 3339 in UTC; for people only.
-    pub time: String,
-    /// The lock.
-    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
-    pub resource_id: String,
-    /// The holder concerned; not when the lock was opened.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
-    pub client_id: Option<String>,
-    /// The token concerned; when the lock was opened, that of its last grant.
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    pub fencing_token: u64,
-    /// Of a shared grant: the number that names it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
-    pub grant_id: Option<u64>,
-    /// The time to live; only when granted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 100, maximum = 86_400_000)]
-    pub lease_duration_ms: Option<u64>,
-    /// The operator's reason; only when revoked or opened.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// How long nobody is granted the lock from now on; only when a grant ended that asked for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub delayed_ms: Option<u64>,
+with_options! {
+    /// One change, as `data` of a server-sent event whose name says what happened: `granted`, `released`,
+    /// `proclaimed`, `opened`, `expired`, `revoked` or `superseded`.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    pub struct EventBody {
+        /// Counts the authority's changes; also the event's id.
+        pub revision: u64,
+        /// When it happened, by the authority's wall clock, as RFC 3339 in UTC; for people only.
+        pub time: String,
+        /// The lock.
+        #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+        pub resource_id: String,
+        /// The holder concerned; not when the lock was opened.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+        pub client_id: Option<String>,
+        /// The token concerned; when the lock was opened, that of its last grant.
+        #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+        pub fencing_token: u64,
+        /// Of a shared grant: the number that names it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+        pub grant_id: Option<u64>,
+        /// The time to live; only when granted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(minimum = 100, maximum = 86_400_000)]
+        pub lease_duration_ms: Option<u64>,
+        /// The operator's reason; only when revoked or opened.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub reason: Option<String>,
+        /// How long nobody is granted the lock from now on; only when a grant ended that asked for it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub delayed_ms: Option<u64>,
+    }
 }
 
 /// The `data` of the event `missed`: this watcher was too slow.
@@ -498,11 +503,7 @@ mod tests {
                 client_id: "b".into(),
                 fencing_token: 33,
                 remaining_ms: 4_210,
-                grant_id: None,
-                update: false,
-                slots: Vec::new(),
-                acquired_at: None,
-                metadata: None,
+                ..HolderBody::default()
             }),
         };
         let shape = serde_json::json!({

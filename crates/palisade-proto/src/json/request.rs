@@ -4,114 +4,99 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::field;
+use crate::options::with_options;
 
-/// Asks for a lock.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AcquireBody {
-    /// The client that asks. A second acquire with the same id, under another lease, takes the lock over: a restarted
-    /// process gets its own lock back. 1 – 255 bytes of printable ASCII.
-    #[serde(deserialize_with = "field::client_id::required")]
-    #[schema(
-        example = "worker-7f3a",
-        min_length = 1,
-        max_length = 255,
-        pattern = "^[ -~]+$"
-    )]
-    pub client_id: String,
-    /// How long the lease lasts without renewal, in milliseconds. Required unless `lock_token` names
-    /// a lease.
-    #[serde(
-        default,
-        deserialize_with = "field::lease_duration_ms::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(minimum = 100, maximum = 86_400_000, example = 10_000)]
-    pub lease_duration_ms: Option<u64>,
-    /// How long to wait in the lock's queue, in milliseconds; 0 or left out: try once.
-    #[serde(
-        default,
-        deserialize_with = "field::wait_ms::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(minimum = 0, maximum = 86_400_000, example = 0)]
-    pub wait_ms: Option<u64>,
-    /// The longest that the caller goes without an answer while it waits, in milliseconds. Then the answer is `waiting`, and
-    /// the request keeps its place for 2 s, in which it is asked again with the same `request_id`, which it needs.
-    #[serde(
-        default,
-        deserialize_with = "field::poll_ms::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(minimum = 1_000, maximum = 60_000, example = 10_000)]
-    pub poll_ms: Option<u64>,
-    /// Puts the grant under this lease, which the client already has, instead of under a new one.
-    #[serde(
-        default,
-        deserialize_with = "field::lock_token::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(pattern = "^[0-9a-fA-F]{32}$")]
-    pub lock_token: Option<String>,
-    /// Makes a retry recognisable: the same id gets the first answer. 32 hexadecimal digits or a
-    /// UUID, new for each new wish.
-    #[serde(
-        default,
-        deserialize_with = "field::request_id::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(pattern = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$")]
-    pub request_id: Option<String>,
-    /// Shown with the holder; at most 256 bytes of UTF-8.
-    #[serde(
-        default,
-        deserialize_with = "field::metadata::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(max_length = 256)]
-    pub metadata: Option<String>,
-    /// The mode of the grant; exclusive if left out.
-    #[serde(
-        default,
-        deserialize_with = "field::mode::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub mode: Option<LockMode>,
-    /// Asks for slots of a semaphore. `mode` is then left out, or `permits`.
-    #[serde(
-        default,
-        deserialize_with = "field::permits::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub permits: Option<PermitsBody>,
-    /// After the grant expires or is revoked, nobody is granted the lock for this long, in milliseconds; not after a
-    /// release. For resources that cannot be fenced. Only with an exclusive grant.
-    #[serde(
-        default,
-        deserialize_with = "field::lock_delay_ms::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(minimum = 0, maximum = 60_000)]
-    pub lock_delay_ms: Option<u64>,
-    /// From the grant on, nobody else is granted the lock for this long, in milliseconds, whenever it is released and
-    /// however long its lease lasts. For jobs that must not run twice within a period. Only with an exclusive grant.
-    #[serde(
-        default,
-        deserialize_with = "field::at_least_for_ms::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(minimum = 0, maximum = 86_400_000)]
-    pub at_least_for_ms: Option<u64>,
-    /// More locks to acquire together with this one: all or none, in one step, under one lease and one fencing token.
-    /// Nothing is held while the request waits. Only exclusive grants, without delays. Each is renewed and released by
-    /// its own name.
-    #[serde(
-        default,
-        deserialize_with = "field::also::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    #[schema(max_items = 63, value_type = Option<Vec<Name>>, example = json!(["account:8"]))]
-    pub also: Option<Vec<String>>,
+with_options! {
+    /// Asks for a lock.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct AcquireBody {
+        /// The client that asks. A second acquire with the same id, under another lease, takes the lock over: a restarted
+        /// process gets its own lock back. 1 – 255 bytes of printable ASCII.
+        #[serde(deserialize_with = "field::client_id::required")]
+        #[schema(
+            example = "worker-7f3a",
+            min_length = 1,
+            max_length = 255,
+            pattern = "^[ -~]+$"
+        )]
+        pub client_id: String,
+        /// How long the lease lasts without renewal, in milliseconds. Required unless `lock_token` names
+        /// a lease.
+        #[serde(
+            default,
+            deserialize_with = "field::lease_duration_ms::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        #[schema(minimum = 100, maximum = 86_400_000, example = 10_000)]
+        pub lease_duration_ms: Option<u64>,
+        /// How long to wait in the lock's queue, in milliseconds; 0 or left out: try once.
+        #[serde(
+            default,
+            deserialize_with = "field::wait_ms::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        #[schema(minimum = 0, maximum = 86_400_000, example = 0)]
+        pub wait_ms: Option<u64>,
+        /// The longest that the caller goes without an answer while it waits, in milliseconds. Then the answer is `waiting`, and
+        /// the request keeps its place for 2 s, in which it is asked again with the same `request_id`, which it needs.
+        #[serde(
+            default,
+            deserialize_with = "field::poll_ms::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        #[schema(minimum = 1_000, maximum = 60_000, example = 10_000)]
+        pub poll_ms: Option<u64>,
+        /// Puts the grant under this lease, which the client already has, instead of under a new one.
+        #[serde(
+            default,
+            deserialize_with = "field::lock_token::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        #[schema(pattern = "^[0-9a-fA-F]{32}$")]
+        pub lock_token: Option<String>,
+        /// Makes a retry recognisable: the same id gets the first answer. 32 hexadecimal digits or a
+        /// UUID, new for each new wish.
+        #[serde(
+            default,
+            deserialize_with = "field::request_id::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        #[schema(pattern = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$")]
+        pub request_id: Option<String>,
+        /// Shown with the holder; at most 256 bytes of UTF-8.
+        #[serde(
+            default,
+            deserialize_with = "field::metadata::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        #[schema(max_length = 256)]
+        pub metadata: Option<String>,
+        /// The mode of the grant; exclusive if left out.
+        #[serde(
+            default,
+            deserialize_with = "field::mode::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        pub mode: Option<LockMode>,
+        /// Asks for slots of a semaphore. `mode` is then left out, or `permits`.
+        #[serde(
+            default,
+            deserialize_with = "field::permits::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        pub permits: Option<PermitsBody>,
+        /// More locks to acquire together with this one: all or none, in one step, under one lease and one fencing token.
+        /// Nothing is held while the request waits. Only exclusive grants, without options. Each is renewed and released by
+        /// its own name.
+        #[serde(
+            default,
+            deserialize_with = "field::also::optional",
+            skip_serializing_if = "Option::is_none"
+        )]
+        #[schema(max_items = 63, value_type = Option<Vec<Name>>, example = json!(["account:8"]))]
+        pub also: Option<Vec<String>>,
+    }
 }
 
 /// The name of a lock: 1 – 255 bytes of printable ASCII.

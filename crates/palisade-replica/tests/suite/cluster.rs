@@ -263,7 +263,7 @@ pub(crate) fn grant(number: u64) -> Arc<[u8]> {
         wait: None,
         request: None,
         metadata: None,
-        delays: palisade_core::Delays::NONE,
+        options: palisade_core::GrantOptions::NONE,
     });
     let mut batch = Vec::new();
     codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));

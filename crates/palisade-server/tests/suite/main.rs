@@ -28,6 +28,7 @@ mod net_listen;
 mod net_manual_clock;
 mod net_metrics;
 mod net_openapi;
+mod net_options;
 mod net_page;
 mod net_permits;
 mod net_quota;

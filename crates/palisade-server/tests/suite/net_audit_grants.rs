@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use palisade_core::AuthorityId;
+use palisade_core::{AuthorityId, GrantOption};
 use palisade_pipeline::Identity;
 use palisade_server::net::{SequencerKeys, ServeError, Settings};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -86,7 +86,10 @@ async fn each_grant_of_a_prefix_and_its_end_have_a_line_and_so_has_every_superse
     let other = acquire(&closed, "other/1", "o", none(), "elsewhere").await;
     acquire(&closed, "other/1", "o", none(), "elsewhere").await;
     acquire(&closed, "x/4", "b", none(), "hold").await;
-    acquire(&closed, "x/4", "b", none(), "hold").await;
+    let options: Value = GrantOption::all()
+        .map(|option| (option.field().to_owned(), json!(option.most())))
+        .collect();
+    acquire(&closed, "x/4", "b", options.clone(), "hold").await;
     let body = json!({"fencing_token": 7, "reason": "stuck"});
     post(&closed, "/v1/locks/x%2F4/break", &body, "break").await;
     post(
@@ -120,7 +123,7 @@ async fn each_grant_of_a_prefix_and_its_end_have_a_line_and_so_has_every_superse
         ),
         granted(6, "x/4", "hold", "b", "exclusive"),
         superseded(ended(6, "x/4", "hold", "b", "exclusive", "superseded"), 7),
-        granted(7, "x/4", "hold", "b", "exclusive"),
+        with(granted(7, "x/4", "hold", "b", "exclusive"), options),
         with(
             ended(7, "x/4", "hold", "b", "exclusive", "revoked"),
             json!({"reason": "stuck"}),

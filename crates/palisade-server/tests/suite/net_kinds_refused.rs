@@ -96,11 +96,13 @@ impl Wish {
                 Wanted::Permits(v1::Permits { count, of }) => {
                     body["permits"] = json!({ "count": count, "of": of });
                 }
-                Wanted::Delays(delays) => {
-                    body["lock_delay_ms"] = delays.lock_delay_ms.into();
-                    body["at_least_for_ms"] = delays.at_least_for_ms.into();
-                }
                 Wanted::Also(names) => body["also"] = json!(names.locks),
+                of_grant => {
+                    if let Wanted::Delays(delays) = of_grant {
+                        body["lock_delay_ms"] = delays.lock_delay_ms.into();
+                        body["at_least_for_ms"] = delays.at_least_for_ms.into();
+                    }
+                }
             }
         }
         body

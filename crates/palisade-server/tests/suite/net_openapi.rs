@@ -1,7 +1,7 @@
 //! The OpenAPI document says what is enforced: its bounds are the core's, and the server keeps them.
 
 use crate::net_support::Server;
-use palisade_core::{Token, Ttl, limits};
+use palisade_core::{GrantOption, Token, Ttl, limits};
 use palisade_proto::json::{LIST_LIMIT, MAX_ADVANCE_MS, POLL_MS};
 use serde_json::{Value, json};
 
@@ -74,13 +74,15 @@ async fn the_documents_bounds_are_the_cores() {
     let ttl = json!({"minimum": Ttl::MIN.as_millis(), "maximum": Ttl::MAX.as_millis()});
     let token = json!({"minimum": 1, "maximum": Token::MAX.get()});
     let key = json!({"pattern": "^[0-9a-fA-F]{32}$"});
+    let option = |field: &str| GrantOption::all().find(|option| option.field() == field);
     let expected = |field: &str| match field {
+        _ if option(field).is_some() => {
+            json!({"minimum": 0, "maximum": option(field).map(GrantOption::most)})
+        }
         "client_id" => name.clone(),
         "lease_duration_ms" => ttl.clone(),
         "wait_ms" => json!({"minimum": 0, "maximum": limits::MAX_WAIT.as_millis()}),
         "poll_ms" => json!({"minimum": POLL_MS.start(), "maximum": POLL_MS.end()}),
-        "lock_delay_ms" => json!({"minimum": 0, "maximum": limits::LOCK_DELAY_MS}),
-        "at_least_for_ms" => json!({"minimum": 0, "maximum": limits::AT_LEAST_FOR_MS}),
         "lock_token" => key.clone(),
         "fencing_token" | "highest" => token.clone(),
         "resource" => json!({"minLength": 1, "maxLength": 255}),

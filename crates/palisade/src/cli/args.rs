@@ -9,6 +9,7 @@ use palisade_client::{BearerToken, Fault, TlsFiles};
 use palisade_core::{LockName, Permits, Token, Ttl, limits};
 use rustix::process::Signal;
 
+use super::grant_options::GrantOptionArgs;
 use super::{help, value};
 
 /// Which authority to use.
@@ -126,7 +127,7 @@ pub(crate) struct LockArgs {
     pub(crate) lock: LockName,
     /// More locks, up to 64 in all: all or none, in one step, under one fencing token. Nothing is held while the request
     /// waits.
-    #[arg(value_name = "LOCK", value_parser = value::lock, conflicts_with_all = ["shared", "permits", "lock_delay", "at_least_for"])]
+    #[arg(value_name = "LOCK", value_parser = value::lock, conflicts_with_all = ["shared", "permits", "grant_options"])]
     pub(crate) also: Vec<LockName>,
     /// How long the lease lasts without renewal: 100ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = value::ttl, allow_hyphen_values = true)]
@@ -146,14 +147,8 @@ pub(crate) struct LockArgs {
     /// 64. While it is in use, everybody asks with the same second number.
     #[arg(long, value_name = "COUNT/OF", conflicts_with = "shared", value_parser = value::permits, allow_hyphen_values = true)]
     pub(crate) permits: Option<Permits>,
-    /// After the lease expires, or an operator takes the lock, nobody is granted it for this long: 0 – 60s. Not after a
-    /// release. For resources that cannot be fenced.
-    #[arg(long, value_name = "DURATION", conflicts_with_all = ["shared", "permits"], value_parser = value::lock_delay, allow_hyphen_values = true)]
-    pub(crate) lock_delay: Option<Duration>,
-    /// Nobody else is granted the lock before this long after the grant, however early it is released: 0 – 24h. For
-    /// jobs that must not run twice within a period.
-    #[arg(long, value_name = "DURATION", conflicts_with_all = ["shared", "permits"], value_parser = value::at_least_for, allow_hyphen_values = true)]
-    pub(crate) at_least_for: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) options: GrantOptionArgs,
     /// The client id. A request with the id of the current holder takes the lock over, with a higher token.
     /// Without this option every request gets an id of its own.
     #[arg(long, value_name = "ID", value_parser = value::client_id)]

@@ -45,9 +45,7 @@ impl LockArgs {
             let wanted = semaphore.permits(permits.wanted());
             self.request(wanted, wait).acquire().await?
         } else {
-            let alone = client.lock(&self.lock);
-            let alone = alone.lock_delay(self.lock_delay.unwrap_or_default());
-            let alone = alone.at_least_for(self.at_least_for.unwrap_or_default());
+            let alone = self.options.add(client.lock(&self.lock));
             self.request(alone, wait).acquire().await?
         };
         Ok(vec![lease])

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::args::{BreakArgs, LsArgs, OpenArgs, PermitsArgs, ShowArgs, WatchArgs};
 use super::failure::{Failure, LOST};
 use super::grant::{not_held, over, slot_list, stale};
+use super::grant_options::shown;
 use super::output::{Out, facts, millis, table, wall};
 
 pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
@@ -147,6 +148,7 @@ fn describe(view: &LockView, out: Out) -> String {
             .as_ref()
             .map(|text| ("metadata", printable(text))),
     );
+    rows.extend(shown(view.options));
     rows.push(("waiters", view.waiters.to_string()));
     format!("{lock} is held\n{}{}", facts(out, &rows), queue(view, out))
 }
@@ -292,12 +294,11 @@ fn reply(view: &LockView) -> LockReply {
         client_id: holder.client.to_string(),
         fencing_token: holder.token.get(),
         remaining_ms: holder.remaining.as_millis(),
-        grant_id: None,
-        update: false,
-        slots: Vec::new(),
         acquired_at: view.acquired_at.map(wall),
         metadata: view.metadata.as_deref().map(str::to_owned),
+        ..HolderBody::default()
     });
+    let holder = holder.map(|holder| holder.with_options(view.options));
     let readers = view.readers.iter().map(|reader| HolderBody {
         client_id: reader.holder.client.to_string(),
         fencing_token: reader.holder.token.get(),
@@ -307,6 +308,7 @@ fn reply(view: &LockView) -> LockReply {
         slots: reader.slots.iter().collect(),
         acquired_at: Some(wall(reader.acquired_at)),
         metadata: reader.metadata.as_deref().map(str::to_owned),
+        ..HolderBody::default()
     });
     let queue = view.queue.iter().map(|queued| QueuedBody {
         client_id: queued.client.to_string(),
@@ -401,8 +403,9 @@ fn named(event: &WatchEvent) -> serde_json::Value {
         lease_duration_ms,
         reason,
         delayed_ms: delayed.map(Span::as_millis),
+        ..EventBody::default()
     };
-    let mut value = json!(body);
+    let mut value = json!(body.with_options(event.options));
     value["event"] = json!(verb(&event.change));
     value
 }
@@ -418,7 +421,10 @@ fn line(event: &WatchEvent, out: Out) -> String {
     }
     match &event.change {
         Change::Granted { ttl } => {
-            line.push_str(&format!("  for {}", millis(ttl.as_millis().into())))
+            line.push_str(&format!("  for {}", millis(ttl.as_millis().into())));
+            for (option, value) in shown(event.options) {
+                line.push_str(&format!("  {option} {value}"));
+            }
         }
         Change::Proclaimed => {}
         Change::Opened { reason } => line.push_str(&format!("  {}", printable(reason))),

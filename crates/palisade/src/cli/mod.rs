@@ -22,6 +22,7 @@ mod failure;
 mod fence;
 mod gateway;
 mod grant;
+pub(crate) mod grant_options;
 mod help;
 mod history;
 mod inspect;

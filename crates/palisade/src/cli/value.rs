@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::Uri;
-use palisade_core::{Delays, LockName, Permits, Span, Token, Ttl, limits};
+use palisade_core::{LockName, Permits, Span, Token, Ttl, limits};
 use palisade_server::shell::Listen;
 use rustix::process::Signal;
 
@@ -148,28 +148,6 @@ pub(crate) fn wait(text: &str) -> Result<Duration, String> {
         return Err(in_words(&why));
     }
     Ok(duration)
-}
-
-/// How long a lock stays closed after an expiry: up to a minute, in whole milliseconds.
-pub(crate) fn lock_delay(text: &str) -> Result<Duration, String> {
-    let given = duration(text)?;
-    delays(given, Duration::ZERO).map(|()| given)
-}
-
-/// How long a lock stays closed from a grant: up to a day, in whole milliseconds.
-pub(crate) fn at_least_for(text: &str) -> Result<Duration, String> {
-    let given = duration(text)?;
-    delays(Duration::ZERO, given).map(|()| given)
-}
-
-fn delays(lock_delay: Duration, at_least_for: Duration) -> Result<(), String> {
-    // Rounded up, so that nothing above a bound passes.
-    let ms =
-        |given: Duration| u64::try_from(given.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    let delays = Delays::new(ms(lock_delay), ms(at_least_for));
-    delays
-        .map(drop)
-        .map_err(|invalid| in_words(&invalid.to_string()))
 }
 
 /// The name of a lock: 1 – 255 bytes of printable ASCII, and not `.` or `..`. Libraries and proxies tidy these two up in

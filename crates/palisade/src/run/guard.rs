@@ -18,6 +18,7 @@ use palisade_proto::Code;
 use super::deadline::Hold;
 use super::patience::{self, margin, refused};
 use super::watchdog::ReleaseCommand;
+use crate::cli::grant_options;
 use crate::cli::{
     Failure, LOST, LockArgs, NOT_ACQUIRED, OnDeadline, Out, RunArgs, lock_list, signed, slot_list,
 };
@@ -93,7 +94,7 @@ impl Guard {
         let Guard::Fenced(lease, others) = self else {
             return ReleaseCommand::default();
         };
-        if lock_args.lock_delay.is_some() {
+        if lock_args.options.lock_delay.is_some() {
             return ReleaseCommand::default();
         }
         let grants = all(lease, others).map(|lease| {
@@ -323,10 +324,11 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
         let why = "redlock:// has no fencing tokens that could be signed";
         return Err(Failure::usage(why).hint("omit --sequencer, or use a Palisade server"));
     }
-    if lock_args.lock_delay.is_some() || lock_args.at_least_for.is_some() {
-        let why = "redlock:// cannot keep a lock closed after a grant";
-        return Err(Failure::usage(why)
-            .hint("omit --lock-delay and --at-least-for, or use a Palisade server"));
+    if lock_args.options.is_given() {
+        let why =
+            "redlock:// cannot keep a lock closed after a grant, and knows no other option of one";
+        let hint = format!("omit {}, or use a Palisade server", grant_options::flags());
+        return Err(Failure::usage(why).hint(hint));
     }
     out.warning(
         "redlock:// has no fencing tokens: PALISADE_FENCING_TOKEN is not set, no resource can refuse a \

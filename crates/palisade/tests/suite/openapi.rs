@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use crate::common::{Server, text};
+use palisade_core::GrantOption;
 use palisade_testbed::python_tool;
 use serde_json::Value;
 
@@ -73,8 +74,9 @@ fn testable_document() -> Value {
     // an upgrade and a lease.
     assert!(properties.remove("permits").is_some());
     // Nor that these belong to exclusive grants.
-    assert!(properties.remove("lock_delay_ms").is_some());
-    assert!(properties.remove("at_least_for_ms").is_some());
+    for option in GrantOption::all() {
+        assert!(properties.remove(option.field()).is_some(), "{option:?}");
+    }
     assert!(properties.remove("also").is_some());
     body["properties"]["lease_duration_ms"]["type"] = "integer".into();
     let required = body["required"].as_array_mut().unwrap();

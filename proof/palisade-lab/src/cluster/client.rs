@@ -106,7 +106,7 @@ impl Client {
             wait: wait.map(Span::from_millis),
             request: Some(request),
             metadata: None,
-            delays: palisade_core::Delays::NONE,
+            options: palisade_core::GrantOptions::NONE,
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use openraft_rt::AsyncRuntime as _;
 use openraft_rt_sim::SimRuntime;
-use palisade_core::{Delays, GrantRef, Outcome, RequestId, Wish};
+use palisade_core::{GrantOptions, GrantRef, Outcome, RequestId, Wish};
 use palisade_pipeline::{Answer, Request};
 
 use super::client::{Client, lock_name};
@@ -70,8 +70,8 @@ async fn play(seed: u64, mutant: Option<Mutant>) -> Result<Quiet, String> {
 async fn close(client: &mut Client) -> Result<u64, String> {
     let request = RequestId::from_bytes(client.rng.bytes());
     let wish = client.wish(0, request, 60_000, None).ok_or("no wish")?;
-    let delays = Delays::new(0, CLOSED_MS).map_err(|error| error.to_string())?;
-    let wish = Wish { delays, ..wish };
+    let options = GrantOptions::closing(0, CLOSED_MS).map_err(|error| error.to_string())?;
+    let wish = Wish { options, ..wish };
     let asked = Request::Acquire(wish.clone());
     let Answer::Outcome(Outcome::Granted(grant)) = settled(client, asked).await? else {
         return Err("the lock was not granted".into());

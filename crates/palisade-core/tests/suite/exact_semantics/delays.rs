@@ -2,7 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Away, Change, Command, Delayed, Delays, Ending, Invalid, Machine, Outcome, Token,
+    Away, Change, Command, Delayed, Ending, GrantOption, GrantOptions, Invalid, Machine, Outcome,
+    Token,
 };
 
 use crate::world::{Ask, TTL_MS, World, ask, grant, lock_name, ms, ns, request, token};
@@ -292,21 +293,25 @@ fn an_entry_opens_a_bounded_number_of_locks() {
 #[test]
 fn out_of_range_is_refused() {
     assert_eq!(
-        Delays::new(60_001, 0),
-        Err(Invalid::LockDelay { given_ms: 60_001 })
-    );
-    assert_eq!(
-        Delays::new(0, 24 * HOUR_MS + 1),
-        Err(Invalid::AtLeastFor {
-            given_ms: 24 * HOUR_MS + 1
+        GrantOptions::closing(60_001, 0),
+        Err(Invalid::Option {
+            option: GrantOption::LockDelay,
+            given: 60_001
         })
     );
-    assert!(Delays::new(60_000, 24 * HOUR_MS).is_ok());
+    assert_eq!(
+        GrantOptions::closing(0, 24 * HOUR_MS + 1),
+        Err(Invalid::Option {
+            option: GrantOption::AtLeastFor,
+            given: 24 * HOUR_MS + 1
+        })
+    );
+    assert!(GrantOptions::closing(60_000, 24 * HOUR_MS).is_ok());
 }
 
 #[test]
 fn readers_and_permits_have_no_delay_and_a_grant_with_one_does_not_become_shared() {
-    let refused = Outcome::Invalid(Invalid::DelaysOfShared);
+    let refused = Outcome::Invalid(Invalid::OptionsOfShared);
     let mut world = World::new();
     assert_eq!(world.acquire(with_delay("a").shared()), refused);
     assert_eq!(world.acquire(with_delay("a").permits(1, 3)), refused);

@@ -385,7 +385,7 @@ fn who_has_no_grant_in_mode_update_is_told_so_and_nothing_changes() {
     let delayed = on("y", &writer).delays(1, 0);
     assert_eq!(
         world.acquire(delayed),
-        Outcome::Invalid(Invalid::DelaysOfShared)
+        Outcome::Invalid(Invalid::OptionsOfShared)
     );
     assert!(world.machine.records().eq(before));
     // A lock that the lease does not have.

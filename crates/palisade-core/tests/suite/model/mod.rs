@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
-    Acquire, Away, Command, Delays, Effect, Entry, GrantRef, LockMode, LockName, Machine, Outcome,
-    Principal, Span, Timestamp, Under, invariants, limits,
+    Acquire, Away, Command, Effect, Entry, GrantOptions, GrantRef, LockMode, LockName, Machine,
+    Outcome, Principal, Span, Timestamp, Under, invariants, limits,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -229,12 +229,12 @@ fn in_mode(entry: Entry, mode: LockMode) -> Entry {
 }
 
 /// The entry, with other delays.
-fn delays(entry: Entry, bent: fn(Delays) -> (u64, u64)) -> Entry {
+fn delays(entry: Entry, bent: fn(GrantOptions) -> (u64, u64)) -> Entry {
     let command = match entry.command {
         Command::Acquire(acquire) => {
-            let (lock_delay, at_least_for) = bent(acquire.delays);
-            let delays = Delays::new(lock_delay, at_least_for).unwrap();
-            Command::Acquire(palisade_core::Acquire { delays, ..acquire })
+            let (lock_delay, at_least_for) = bent(acquire.options);
+            let options = GrantOptions::closing(lock_delay, at_least_for).unwrap();
+            Command::Acquire(palisade_core::Acquire { options, ..acquire })
         }
         other => other,
     };
@@ -736,7 +736,7 @@ fn the_scripts_reach_every_outcome() {
         "Granted shared",
         "Held",
         "Behind",
-        "Invalid DelaysOfShared",
+        "Invalid OptionsOfShared",
         "Invalid LeaseKeyInUse",
         "Invalid RequestReused",
         "Invalid Permits",

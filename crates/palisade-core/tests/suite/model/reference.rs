@@ -9,8 +9,8 @@ use palisade_core::machine::{Answered, Expiry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use palisade_core::{
-    Acquire, Ahead, Away, Change, ClientId, Command, Delayed, Delays, Detail, Effect, Ending,
-    Entry, Event, GrantId, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode,
+    Acquire, Ahead, Away, Change, ClientId, Command, Delayed, Detail, Effect, Ending, Entry, Event,
+    GrantId, GrantOptions, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode,
     LockName, Others, Outcome, Permits, Principal, QueueBound, Renewed, RequestId, Slots, Span,
     Timestamp, Token, Ttl, Under, WallTime,
 };
@@ -43,7 +43,7 @@ pub(crate) struct Grant {
     /// A reader that may become the writer.
     pub(crate) update: bool,
     slots: Slots,
-    lock_delay: Span,
+    options: GrantOptions,
     /// Nobody else is granted before this.
     reserved: Option<Timestamp>,
     /// The reservations of the grants that it superseded.
@@ -77,7 +77,7 @@ pub(crate) struct Wait {
     pub(crate) client: ClientId,
     pub(crate) mode: LockMode,
     pub(crate) under: Under,
-    delays: Delays,
+    options: GrantOptions,
     says: Option<Box<str>>,
     since: Timestamp,
     deadline: Timestamp,
@@ -100,7 +100,7 @@ impl Wait {
             mode: self.mode,
             wait: Some(self.deadline.since(at)),
             metadata: self.says.clone(),
-            delays: self.delays,
+            options: self.options,
             ..Acquire::new(
                 self.lock.clone(),
                 self.client.clone(),
@@ -179,7 +179,7 @@ struct Wanted<'a> {
     client: &'a ClientId,
     mode: LockMode,
     under: &'a Under,
-    delays: Delays,
+    options: GrantOptions,
     says: Option<&'a str>,
 }
 
@@ -192,7 +192,7 @@ impl Wanted<'_> {
             client: &acquire.client,
             mode: acquire.mode,
             under: &acquire.under,
-            delays: acquire.delays,
+            options: acquire.options,
             says: acquire.metadata.as_deref(),
         }
     }
@@ -205,7 +205,7 @@ impl Wanted<'_> {
             client: &wait.client,
             mode: wait.mode,
             under: &wait.under,
-            delays: wait.delays,
+            options: wait.options,
             says: wait.says.as_deref(),
         }
     }
@@ -505,8 +505,8 @@ impl Reference {
             Ending::Expired => Some(self.lease(&grant.key).unwrap().expires),
             Ending::Revoked => Some(now.at),
         };
-        let delayed = delayed.filter(|_| grant.lock_delay > Span::ZERO);
-        let delayed = delayed.map(|from| from.after(grant.lock_delay));
+        let delayed = delayed.filter(|_| grant.options.lock_delay() > Span::ZERO);
+        let delayed = delayed.map(|from| from.after(grant.options.lock_delay()));
         [delayed, grant.reserved]
             .into_iter()
             .flatten()
@@ -650,7 +650,7 @@ impl Reference {
                 return Outcome::Invalid(Invalid::SetOrder { lock });
             }
         }
-        if acquire.mode != LockMode::Exclusive || acquire.delays != Delays::NONE {
+        if acquire.mode != LockMode::Exclusive || acquire.options != GrantOptions::NONE {
             return Outcome::Invalid(Invalid::SetMode);
         }
         if let Under::New { ttl, .. } = acquire.under
@@ -681,7 +681,7 @@ impl Reference {
                 (None, Some(writer))
                     if (writer.by, &writer.client) == (now.by, &acquire.client) =>
                 {
-                    if writer.lock_delay > Span::ZERO || writer.reserved.is_some() {
+                    if !writer.options.is_none() || writer.reserved.is_some() {
                         let lock = lock.clone();
                         return Outcome::Invalid(Invalid::SetDelayed { lock });
                     }
@@ -800,7 +800,7 @@ impl Reference {
             client: acquire.client.clone(),
             mode: acquire.mode,
             under,
-            delays: acquire.delays,
+            options: acquire.options,
             says: acquire.metadata.clone(),
             since: now.at,
             deadline: now.at.after(wait),
@@ -814,8 +814,8 @@ impl Reference {
         if !acquire.also.is_empty() {
             return self.decide_set(acquire, now);
         }
-        if acquire.mode != LockMode::Exclusive && acquire.delays != Delays::NONE {
-            return Outcome::Invalid(Invalid::DelaysOfShared);
+        if acquire.mode != LockMode::Exclusive && acquire.options != GrantOptions::NONE {
+            return Outcome::Invalid(Invalid::OptionsOfShared);
         }
         if let Under::New { ttl, .. } = acquire.under
             && let Some(invalid) = self.refused(ttl)
@@ -1086,8 +1086,8 @@ impl Reference {
 
     /// The writer's own client takes its lock over, or becomes a reader.
     fn take_over(&mut self, grant: &Grant, acquire: &Acquire, now: &mut Now) -> Outcome {
-        if acquire.mode.is_shared() && (grant.lock_delay > Span::ZERO || grant.reserved.is_some()) {
-            return Outcome::Invalid(Invalid::DelaysOfShared);
+        if acquire.mode.is_shared() && (!grant.options.is_none() || grant.reserved.is_some()) {
+            return Outcome::Invalid(Invalid::OptionsOfShared);
         }
         if self.token().is_none() {
             return Outcome::TokensExhausted;
@@ -1118,7 +1118,7 @@ impl Reference {
             client,
             mode,
             under,
-            delays,
+            options,
             says,
         } = wanted;
         let phase = self.readers(lock).first().and_then(|first| first.phase);
@@ -1167,8 +1167,8 @@ impl Reference {
                 phase: (!mode.is_exclusive()).then_some(phase.unwrap_or(token)),
                 update: mode == LockMode::Update,
                 slots,
-                lock_delay: delays.lock_delay(),
-                reserved: Some(delays.at_least_for())
+                options,
+                reserved: Some(options.at_least_for())
                     .filter(|span| *span > Span::ZERO)
                     .map(|span| now.at.after(span)),
                 inherited: None,
@@ -1437,7 +1437,7 @@ impl Reference {
         let key = Wanted::of(wait).key();
         let (own, others): (Vec<&Grant>, Vec<&Grant>) =
             writers.iter().partition(|grant| grant.key == key);
-        let closes = |grant: &&&Grant| grant.lock_delay > Span::ZERO || grant.reserved.is_some();
+        let closes = |grant: &&&Grant| !grant.options.is_none() || grant.reserved.is_some();
         if let Some(delayed) = others.iter().find(closes) {
             let lock = delayed.lock.clone();
             return Some(Outcome::Invalid(Invalid::SetDelayed { lock }));
@@ -1801,8 +1801,13 @@ impl Reference {
         self.revision += 1;
         let lease = self.lease(&grant.key).unwrap();
         let detail = match &change {
-            Change::Granted { .. } | Change::Proclaimed => Detail {
+            Change::Granted { .. } => Detail {
                 waited,
+                metadata: grant.says.clone(),
+                options: grant.options,
+                ..Detail::default()
+            },
+            Change::Proclaimed => Detail {
                 metadata: grant.says.clone(),
                 ..Detail::default()
             },

@@ -2,7 +2,7 @@
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
-    Acquire, Away, Command, Delays, Entry, GrantRef, Limits, LockMode, LockName, Permits,
+    Acquire, Away, Command, Entry, GrantOptions, GrantRef, Limits, LockMode, LockName, Permits,
     Principal, RequestId, Span, Timestamp, Token, Under,
 };
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ enum What {
         wait: Option<u64>,
         request: Option<Asked>,
         noted: bool,
-        delays: Delays,
+        options: GrantOptions,
     },
     /// A grant in mode update is upgraded, if there is one.
     Upgrade {
@@ -213,7 +213,7 @@ fn what() -> impl Strategy<Value = What> {
     );
     prop_oneof![
            2 => (0_usize..4).prop_map(What::Repeat),
-           14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted, (delays, chance), also)| {
+           14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted, (options, chance), also)| {
                // A set is nearly always exclusive and without delays.
                let plain = also != 0 && chance != 0 && lock != 2;
                let (mode, also) = match mode {
@@ -222,10 +222,10 @@ fn what() -> impl Strategy<Value = What> {
                    _ => (mode, also),
                };
                // Nearly always, delays come only with the modes that they are for.
-               let delays = if (mode == LockMode::Exclusive && !plain) || chance == 0 { delays
-    } else { Delays::NONE
+               let options = if (mode == LockMode::Exclusive && !plain) || chance == 0 { options
+    } else { GrantOptions::NONE
     };
-               What::Acquire { lock, also, client, mode, under, wait, request, noted, delays }
+               What::Acquire { lock, also, client, mode, under, wait, request, noted, options }
            }),
            5 => (0_usize..4, upgrade_wait, prop::option::weighted(0.9, asked()), any::<bool>())
                .prop_map(|(which, wait, request, noted)| What::Upgrade { which, wait, request, noted }),
@@ -255,7 +255,7 @@ fn what() -> impl Strategy<Value = What> {
        ]
 }
 
-fn delays() -> impl Strategy<Value = Delays> {
+fn delays() -> impl Strategy<Value = GrantOptions> {
     let some = [
         (0, 0),
         (0, 0),
@@ -267,7 +267,7 @@ fn delays() -> impl Strategy<Value = Delays> {
         (200, 1),
     ];
     prop::sample::select(some.to_vec())
-        .prop_map(|(lock_delay, at_least)| Delays::new(lock_delay, at_least).unwrap())
+        .prop_map(|(lock_delay, at_least)| GrantOptions::closing(lock_delay, at_least).unwrap())
 }
 
 fn permits() -> impl Strategy<Value = Permits> {
@@ -431,7 +431,7 @@ impl What {
                 wait,
                 request: asked,
                 noted,
-                delays,
+                options,
             } => {
                 let under = under.resolve(n, known);
                 // A request that names a lease mostly comes from the lease's client.
@@ -450,7 +450,7 @@ impl What {
                     wait: wait.map(Span::from_nanos),
                     request: asked.map(|asked| asked.resolve(n, known)),
                     metadata: noted.then(|| format!("line {n}").into()),
-                    delays,
+                    options,
                 })
             }
             What::Upgrade {

@@ -32,7 +32,7 @@ fn a_quiet_authority_records_the_time_while_something_is_leased_or_closed() {
     };
     let closes = Wish {
         under: Under::new(hours),
-        delays: Delays::new(0, 3_600_000).unwrap(),
+        options: GrantOptions::closing(0, 3_600_000).unwrap(),
         ..wish(2, "b")
     };
     bench.acquire_wish(caller(1), held);

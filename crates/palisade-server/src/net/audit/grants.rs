@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use palisade_access::{ANONYMOUS, Access};
 use palisade_core::{Change, Ending, Event, Principal};
+use palisade_proto::options::OptionsBody;
 use serde::Serialize;
 
 use super::line;
@@ -25,6 +26,9 @@ pub(in crate::net) struct Grant<'a> {
     slots: Vec<u32>,
     lease_id: Option<u64>,
     client_id: Option<&'a str>,
+    /// Only when granted.
+    #[serde(flatten)]
+    options: OptionsBody,
 }
 
 impl<'a> Grant<'a> {
@@ -44,6 +48,7 @@ impl<'a> Grant<'a> {
             slots,
             lease_id: event.lease.map(|lease| lease.0.get()),
             client_id: event.client.as_deref(),
+            options: OptionsBody::default().with_options(event.detail.options),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Conversions of the gRPC types.
 
+use std::mem::discriminant;
+
 use palisade_core::{
-    Change, Delays, Ending, Event, GrantRef, LeaseKey, LockMode, LockView, Outcome, Queued, Reader,
-    RequestId, Span, Token, Wish,
+    Change, Ending, Event, GrantOptions, GrantRef, LeaseKey, LockMode, LockView, Outcome, Queued,
+    Reader, RequestId, Span, Token, Wish,
 };
 use palisade_proto::borrowed;
 use palisade_proto::v1::{self, notice::Event as Told, reply::Outcome as Say, request::Operation};
@@ -67,7 +69,7 @@ fn wish(message: borrowed::Acquire<'_>, wanted: &[v1::AcquireOption]) -> Result<
     let client = super::client_id(message.client_id)?;
     let lease = given(message.lock_token, lease_key)?;
     let ttl = number(message.lease_duration_ms.into(), super::ttl)?;
-    let Options { mode, delays, also } = options(wanted)?;
+    let Options { mode, grant, also } = options(wanted)?;
     let (lock, also) = super::set(lock, also)?;
     Ok(Request::Acquire(Wish {
         lock,
@@ -77,7 +79,7 @@ fn wish(message: borrowed::Acquire<'_>, wanted: &[v1::AcquireOption]) -> Result<
         wait: super::wait(message.wait_ms.into())?,
         request: given(message.request_id, request_id)?,
         metadata: super::metadata(message.metadata)?,
-        delays,
+        options: grant,
         also,
     }))
 }
@@ -194,14 +196,14 @@ fn grant(lock: &str, key: &[u8], token: u64) -> Result<GrantRef, Refusal> {
 /// The options of an acquire, decoded.
 struct Options<'a> {
     mode: LockMode,
-    delays: Delays,
+    grant: GrantOptions,
     also: &'a [String],
 }
 
 /// Decodes the options. An option that this server does not know decodes to none.
 fn options(options: &[v1::AcquireOption]) -> Result<Options<'_>, Refusal> {
-    let (mut mode, mut delays, mut also) = (None, None, None);
-    for option in options {
+    let (mut mode, mut grant, mut also) = (None, GrantOptions::NONE, None);
+    for (place, option) in options.iter().enumerate() {
         use v1::acquire_option::Option as Wanted;
         let wanted = option.option.as_ref().ok_or_else(|| {
             Refusal::invalid("an option of the acquire is empty, or unknown to this server")
@@ -211,18 +213,24 @@ fn options(options: &[v1::AcquireOption]) -> Result<Options<'_>, Refusal> {
             Wanted::Permits(v1::Permits { count, of }) => {
                 super::permits((*count).into(), (*of).into()).map(LockMode::Permits)?
             }
-            Wanted::Delays(wanted) => {
-                let wanted =
-                    super::delays(wanted.lock_delay_ms.into(), wanted.at_least_for_ms.into())?;
-                if delays.replace(wanted).is_some() {
-                    return Err(Refusal::invalid("the option delays is given twice"));
-                }
-                continue;
-            }
             Wanted::Also(wanted) => {
                 if also.replace(wanted.locks.as_slice()).is_some() {
                     return Err(Refusal::invalid("the option also is given twice"));
                 }
+                continue;
+            }
+            of_grant => {
+                // There are few options, so a message of many has one twice near its beginning.
+                let same = |other: &v1::AcquireOption| other.option.as_ref().map(discriminant);
+                let kind = Some(discriminant(of_grant));
+                if options[..place].iter().any(|other| same(other) == kind) {
+                    let name = palisade_proto::options::name(of_grant);
+                    return Err(Refusal::invalid(format!(
+                        "the option {name} is given twice"
+                    )));
+                }
+                let with = palisade_proto::options::add(grant, of_grant);
+                grant = with.map_err(|invalid| super::of_option(&invalid))?;
                 continue;
             }
         };
@@ -234,7 +242,7 @@ fn options(options: &[v1::AcquireOption]) -> Result<Options<'_>, Refusal> {
     }
     Ok(Options {
         mode: mode.unwrap_or_default(),
-        delays: delays.unwrap_or_default(),
+        grant,
         also: also.unwrap_or_default(),
     })
 }
@@ -414,6 +422,7 @@ fn lock_view(view: LockView) -> v1::LockView {
         queue: view.queue.into_iter().map(queued).collect(),
         permits: view.permits.unwrap_or(0),
         delayed_ms: view.delayed.map_or(0, Span::as_millis),
+        options: palisade_proto::options::messages(view.options),
     }
 }
 
@@ -499,6 +508,7 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
         grant_id: event.shared.map_or(0, |id| id.0.get()),
         delayed_ms: delayed.map_or(0, Span::as_millis),
         time_ms: event.wall.0,
+        options: palisade_proto::options::messages(event.detail.options),
     }
 }
 

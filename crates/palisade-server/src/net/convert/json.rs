@@ -27,10 +27,9 @@ pub(in crate::net) fn acquire(
         wait: super::wait(body.wait_ms.unwrap_or(0))?,
         request: body.request_id.as_deref().map(request_id).transpose()?,
         metadata: super::metadata(body.metadata.as_deref().unwrap_or_default())?,
-        delays: super::delays(
-            body.lock_delay_ms.unwrap_or(0),
-            body.at_least_for_ms.unwrap_or(0),
-        )?,
+        options: body
+            .options()
+            .map_err(|invalid| super::of_option(&invalid))?,
         also,
     }))
 }
@@ -268,7 +267,7 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
         holder: view.holder.as_ref().map(|held| wire::HolderBody {
             acquired_at: view.acquired_at.map(wall_time),
             metadata: view.metadata.as_deref().map(str::to_owned),
-            ..holder(held)
+            ..holder(held).with_options(view.options)
         }),
         extensions: view.extensions,
         delayed_ms: view.delayed.map(Span::as_millis),
@@ -317,11 +316,7 @@ pub(in crate::net) fn holder(holder: &Holder) -> wire::HolderBody {
         client_id: holder.client.as_str().to_owned(),
         fencing_token: holder.token.get(),
         remaining_ms: holder.remaining.as_millis(),
-        grant_id: None,
-        update: false,
-        slots: Vec::new(),
-        acquired_at: None,
-        metadata: None,
+        ..wire::HolderBody::default()
     }
 }
 
@@ -384,8 +379,9 @@ pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
         lease_duration_ms: ttl,
         reason: reason.map(str::to_owned),
         delayed_ms: delayed.map(Span::as_millis),
+        ..wire::EventBody::default()
     };
-    (name, body)
+    (name, body.with_options(event.detail.options))
 }
 
 pub(in crate::net) fn ending(how: Ending) -> &'static str {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use palisade_core::{
-    Ahead, ClientId, Delayed, Delays, Ending, Holder, Invalid, LeaseKey, LockName, Others, Outcome,
+    Ahead, ClientId, Delayed, Ending, Holder, Invalid, LeaseKey, LockName, Others, Outcome,
     Permits, QueueBound, Span, Token, Ttl, Under, limits,
 };
 use palisade_proto::{Code, json as wire};
@@ -244,13 +244,12 @@ fn closed(delayed: Delayed) -> Refusal {
     }
 }
 
-/// How long a lock stays closed after a grant.
-fn delays(lock_delay_ms: u64, at_least_for_ms: u64) -> Result<Delays, Refusal> {
-    let delays = Delays::new(lock_delay_ms, at_least_for_ms);
-    delays.map_err(|invalid| match invalid {
-        Invalid::LockDelay { .. } => Refusal::field("lock_delay_ms", &invalid),
-        _ => Refusal::field("at_least_for_ms", &invalid),
-    })
+/// An option of a grant above its bound; the message begins with the field of a body.
+fn of_option(invalid: &Invalid) -> Refusal {
+    match invalid {
+        Invalid::Option { option, .. } => Refusal::field(option.field(), invalid),
+        other => Refusal::invalid(other.to_string()),
+    }
 }
 
 fn ended(token: Token, how: Ending) -> Refusal {

@@ -2,9 +2,9 @@
 
 use palisade_core::machine::{GrantRecord, Record, ShareRecord};
 use palisade_core::{
-    Acquire, Away, Command, Delays, Ending, Entry, GrantId, GrantRef, Granted, LockMode, LockName,
-    Machine, Outcome, Permits, Principal, Renewed, RequestId, Slots, Span, Timestamp, Token, Ttl,
-    Under, Wish, set_of,
+    Acquire, Away, Command, Ending, Entry, GrantId, GrantOptions, GrantRef, Granted, LockMode,
+    LockName, Machine, Outcome, Permits, Principal, Renewed, RequestId, Slots, Span, Timestamp,
+    Token, Ttl, Under, Wish, set_of,
 };
 use palisade_pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
 use palisade_pipeline::orderer::Moment;
@@ -45,8 +45,8 @@ pub(super) fn inward(
                 wish.mode = in_part(wish.mode, &wish.lock, machine, at);
             }
             if mutant == Some(Mutant::ReservationIgnored) {
-                let lock_delay_ms = wish.delays.lock_delay().as_nanos() / 1_000_000;
-                wish.delays = Delays::new(lock_delay_ms, 0).unwrap_or_default();
+                let lock_delay_ms = wish.options.lock_delay().as_nanos() / 1_000_000;
+                wish.options = GrantOptions::closing(lock_delay_ms, 0).unwrap_or_default();
             }
             Request::Acquire(match mutant {
                 Some(Mutant::SetInPart) => free_part(wish, machine, at),
@@ -446,8 +446,8 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
                 Under::Existing { key, .. } => ids.lease(key),
                 Under::New { .. } => None,
             },
-            lock_delay: wish.delays.lock_delay().as_nanos(),
-            at_least_for: wish.delays.at_least_for().as_nanos(),
+            lock_delay: wish.options.lock_delay().as_nanos(),
+            at_least_for: wish.options.at_least_for().as_nanos(),
         }),
         Request::Release(grant) => {
             let (lock, token) = (index(&grant.lock), grant.token?.get());

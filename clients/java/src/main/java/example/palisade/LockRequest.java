@@ -36,8 +36,8 @@ public final class LockRequest {
     private String metadata;
     private Mode mode = Mode.EXCLUSIVE;
     private Permits permits;
-    private Duration lockDelay = Duration.ZERO;
-    private Duration atLeastFor = Duration.ZERO;
+    /** The options of an exclusive grant, by their fields in a request; 0 is left out. */
+    private final Map<String, Long> options = new LinkedHashMap<>();
 
     /** How a lock is asked for. */
     enum Mode {
@@ -127,13 +127,24 @@ public final class LockRequest {
 
     /** How long nobody is granted the lock after this grant expires or is revoked, 0 – 60 s. */
     public LockRequest lockDelay(Duration duration) {
-        lockDelay = within("the lock-delay", duration, Duration.ZERO, Duration.ofMinutes(1));
-        return this;
+        return option("lock_delay_ms", within("the lock-delay", duration, Duration.ZERO, Duration.ofMinutes(1)));
     }
 
     /** How long nobody else is granted the lock from this grant on, however early it is released, 0 – 24 h. */
     public LockRequest atLeastFor(Duration duration) {
-        atLeastFor = within("the time at least", duration, Duration.ZERO, DAY);
+        return option("at_least_for_ms", within("the time at least", duration, Duration.ZERO, DAY));
+    }
+
+    private LockRequest option(String field, Duration duration) {
+        return option(field, Client.milliseconds(duration));
+    }
+
+    private LockRequest option(String field, long value) {
+        if (value == 0) {
+            options.remove(field);
+        } else {
+            options.put(field, value);
+        }
         return this;
     }
 
@@ -163,7 +174,7 @@ public final class LockRequest {
         if (shared && permits != null) {
             throw PalisadeException.invalid("ask for a shared lock or for permits, not both");
         }
-        if (names.size() > 1 && (shared || permits != null || !lockDelay.isZero() || !atLeastFor.isZero())) {
+        if (names.size() > 1 && (shared || permits != null || !options.isEmpty())) {
             throw PalisadeException.invalid(
                     "several locks at once are exclusive: leave out shared, update, permits, lockDelay and atLeastFor");
         }
@@ -233,8 +244,7 @@ public final class LockRequest {
         private final Mode mode;
         /** Of a semaphore, or null. */
         private final Permits permits;
-        private final Duration lockDelay;
-        private final Duration atLeastFor;
+        private final Map<String, Long> options;
         /** Under whose lease it comes, or null. */
         private final Granted under;
         /** The reader that this makes the writer, or null. */
@@ -254,8 +264,7 @@ public final class LockRequest {
             this.clientId = asked.clientId == null ? client.host() + "-" + random() : asked.clientId;
             this.mode = asked.mode;
             this.permits = asked.permits;
-            this.lockDelay = asked.lockDelay;
-            this.atLeastFor = asked.atLeastFor;
+            this.options = new LinkedHashMap<>(asked.options);
             this.under = null;
             this.reader = null;
         }
@@ -270,8 +279,7 @@ public final class LockRequest {
             this.metadata = handed.metadata();
             this.mode = handed.mode();
             this.permits = handed.permits();
-            this.lockDelay = Duration.ZERO;
-            this.atLeastFor = Duration.ZERO;
+            this.options = Map.of();
             this.under = null;
             this.reader = null;
         }
@@ -285,8 +293,7 @@ public final class LockRequest {
             this.clientId = before.clientId;
             this.mode = mode;
             this.permits = null;
-            this.lockDelay = Duration.ZERO;
-            this.atLeastFor = Duration.ZERO;
+            this.options = Map.of();
             this.under = under;
             this.reader = reader;
         }
@@ -443,12 +450,7 @@ public final class LockRequest {
             if (permits != null) {
                 body.put("permits", Map.of("count", permits.count(), "of", permits.of()));
             }
-            if (!lockDelay.isZero()) {
-                body.put("lock_delay_ms", Client.milliseconds(lockDelay));
-            }
-            if (!atLeastFor.isZero()) {
-                body.put("at_least_for_ms", Client.milliseconds(atLeastFor));
-            }
+            body.putAll(options);
             body.put("wait_ms", Client.milliseconds(Duration.ofNanos(left)));
             if (left > 0 && poll > 0) {
                 body.put("poll_ms", poll / Clock.MILLISECOND);
