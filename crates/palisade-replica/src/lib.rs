@@ -42,6 +42,7 @@ mod record;
 pub mod recovery;
 mod state;
 mod store;
+mod timers;
 
 pub use applier::{Applier, Lent};
 pub use directory::{Directory, DirectoryError, Founding};
@@ -57,3 +58,4 @@ pub use past::events_after;
 pub use record::Record;
 pub use state::{State, StateError};
 pub use store::{Sink, Store, Stored, Work, Writer};
+pub use timers::{Contradiction, Profile, Timers, Times};

@@ -33,6 +33,9 @@ pub struct ClusterReply {
     pub role: ClusterRole,
     /// The term; it rises with every election.
     pub term: u64,
+    /// The profile of times that all nodes share: `rack`, `region` or `multi-region`.
+    #[serde(default)]
+    pub timers: Option<String>,
     /// The node that leads, as far as this one knows.
     pub leader: Option<String>,
     /// The leader's URL for clients.
@@ -73,6 +76,9 @@ pub struct ClusterMember {
     pub problem: Option<String>,
     /// The round trip of the last message to it, in microseconds.
     pub round_trip_us: Option<u64>,
+    /// Why `timers` do not suit the round trips to it of the last seconds, and what to do.
+    #[serde(default)]
+    pub too_far: Option<String>,
     /// For how long it has answered nothing, or no entries, in milliseconds; `null` for the node that answers, and for one that
     /// never answered it. A node counts as alive up to 2,000.
     #[serde(default)]

@@ -12,8 +12,8 @@
 //! - a leader that was restarted does not lead again without an election, because it may have missed entries that
 //!   were committed while it was away;
 //! - pre-vote: a node that was cut off does not disturb a healthy leader when it comes back;
-//! - a leader that hears no quorum pauses its appends for 700 ms, then tries again (rule R6): one that can send and
-//!   not hear would otherwise keep others from electing a leader for as long as that lasts;
+//! - a leader that hears no quorum pauses its appends, then tries again (rule R6): one that can send and not hear would
+//!   otherwise keep others from electing a leader for as long as that lasts;
 //! - snapshots and purges are made when [`Engine::snapshot_made`] is called, not by count.
 
 mod convert;
@@ -48,6 +48,7 @@ use crate::applier::Applier;
 use crate::entry::{Leader, LogId, Members, NodeId};
 use crate::message::{PROBE, Reply, Request, probed};
 use crate::store::{Store, WeakStore};
+use crate::timers::{Profile, Timers};
 use machine::Replicated;
 use network::{Gate, Incoming, Network};
 use storage::LogStorage;
@@ -72,16 +73,14 @@ const ENTRIES_AT_ONCE: u64 = 64;
 /// After this long without a word of the leader another one would have been elected, if there were a majority.
 const SILENT: Duration = Duration::from_secs(3);
 
-/// How long things take. The defaults suit nodes in one region.
+/// How long things take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// A leader is heard from at least this often.
-    pub heartbeat: Duration,
-    /// A node that hears from no leader stands for election after a random time between these.
-    pub election: (Duration, Duration),
-    /// A leader that hears no quorum pauses and tries in turns of this length (rule R6). `None` leaves it sending, so
-    /// that one that can send and not hear keeps the cluster down.
-    pub probe: Option<Duration>,
+    /// The times that all nodes share.
+    pub timers: Timers,
+    /// Whether a leader that hears no quorum pauses (rule R6). One that does not, and that can send and not hear, keeps
+    /// the cluster down.
+    pub pauses: bool,
     /// The longest time for one part of a snapshot.
     pub snapshot_part: Duration,
 }
@@ -89,9 +88,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            heartbeat: Duration::from_millis(50),
-            election: (Duration::from_millis(200), Duration::from_millis(340)),
-            probe: Some(Duration::from_millis(700)),
+            timers: Profile::default().timers(),
+            pauses: true,
             snapshot_part: Duration::from_secs(5),
         }
     }
@@ -190,6 +188,7 @@ pub struct Engine<R: AsyncRuntime> {
     store: WeakStore,
     unsound: Arc<watch::Sender<Option<Unsound>>>,
     changing: Arc<tokio::sync::Mutex<()>>,
+    timers: Timers,
 }
 
 /// The latest leadership that sent entries or a heartbeat here, and when.
@@ -204,6 +203,7 @@ impl<R: AsyncRuntime> Clone for Engine<R> {
             store: self.store.clone(),
             unsound: Arc::clone(&self.unsound),
             changing: Arc::clone(&self.changing),
+            timers: self.timers,
         }
     }
 }
@@ -244,13 +244,16 @@ impl<R: AsyncRuntime> Engine<R> {
             transport,
             settings,
         } = start;
+        let timers = settings.timers;
+        let silence = settings.pauses.then(|| timers.silence());
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let config = Config {
             cluster_name: "palisade".into(),
-            heartbeat_interval: millis(settings.heartbeat),
-            election_timeout_min: millis(settings.election.0),
-            election_timeout_max: millis(settings.election.1),
-            quorum_loss_probe_interval: settings.probe.map(millis),
+            heartbeat_interval: millis(timers.heartbeat()),
+            election_timeout_min: millis(timers.election().0),
+            // The engine takes it for the lease as well.
+            election_timeout_max: millis(timers.lease()),
+            quorum_loss_probe_interval: silence.map(millis),
             install_snapshot_timeout: millis(settings.snapshot_part),
             enable_leader_restore: Some(false),
             enable_pre_vote: Some(true),
@@ -263,7 +266,7 @@ impl<R: AsyncRuntime> Engine<R> {
             ..Config::default()
         };
         // By then it serves no longer (rule R5), so the pause costs nobody anything.
-        let gate = Arc::new(Gate::new(2 * settings.election.1, settings.probe));
+        let gate = Arc::new(Gate::new(timers.patience(), silence));
         let config = Arc::new(config.validate().map_err(io::Error::other)?);
         let weak = store.downgrade();
         let raft = Raft::new(
@@ -283,6 +286,7 @@ impl<R: AsyncRuntime> Engine<R> {
             store: weak,
             unsound: Arc::default(),
             changing: Arc::default(),
+            timers,
         })
     }
 
@@ -346,6 +350,12 @@ impl<R: AsyncRuntime> Engine<R> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         metrics.state == ServerState::Leader && convert::vote(metrics.vote).leader == leader
+    }
+
+    /// The times that all nodes share.
+    #[must_use]
+    pub fn timers(&self) -> Timers {
+        self.timers
     }
 
     /// How long ago a quorum last confirmed that this node leads, as far as it knows.

@@ -10,7 +10,7 @@ use super::{Engine, Role, heard, role};
 use crate::entry::{Leader, LogId};
 use crate::message::Request;
 
-/// A leader that has heard no quorum for this long reports it: it serves nobody by then (rule R5).
+/// A leader that has heard no quorum for this long, and serves nobody any more (rule R5), reports it.
 const UNHEARD: Duration = Duration::from_millis(1_500);
 
 /// The leader lacks committed entries: it lost them, or the nodes that elected it did.
@@ -27,7 +27,8 @@ impl<R: AsyncRuntime> Engine<R> {
     pub(super) fn has_quorum(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        role(&metrics) == Role::Leader && heard(&metrics).is_none_or(|heard| heard < UNHEARD)
+        let unheard = self.timers.patience().max(UNHEARD);
+        role(&metrics) == Role::Leader && heard(&metrics).is_none_or(|heard| heard < unheard)
     }
 
     /// Whether a leader asks this node to drop or replace an entry that it knows to be committed. Every elected node has

@@ -31,6 +31,7 @@ use crate::codec::Put as _;
 use crate::directory::Founding;
 use crate::entry::{Members, NodeId};
 use crate::peers::{Introduction, MOST_NODES, Peers, Standing};
+use crate::timers::Profile;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -448,6 +449,7 @@ pub fn introduction(
     purpose: Purpose,
     (address, url): (&str, &str),
     list: Option<&List>,
+    timers: Profile,
 ) -> Result<Introduction, String> {
     let list = list.map(|list| list.addresses.clone());
     let random = || {
@@ -477,6 +479,7 @@ pub fn introduction(
         address: address.to_owned(),
         url: url.to_owned(),
         reads: codec::newest_version(),
+        timers,
         starts: 0,
         last: None,
         history: Vec::new(),

@@ -19,6 +19,7 @@ fn with(node: u64, address: &str, standing: Standing) -> Introduction {
         address: address.to_owned(),
         url: format!("http://{address}"),
         reads: 1,
+        timers: Profile::default(),
         starts: 0,
         last: None,
         history: Vec::new(),

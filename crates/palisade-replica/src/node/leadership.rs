@@ -15,9 +15,6 @@ use crate::applier::Applier;
 use crate::engine::{Engine, NotCommitted, Tokio};
 use crate::lead::Leadership;
 
-/// A leader that hears no quorum for this long stops serving: two election time-outs (rule R5).
-const NO_QUORUM: Duration = Duration::from_millis(680);
-
 /// A quorum that answers and is slow is waited for no longer than this: callers then learn that their outcome is
 /// unknown.
 const SLOW: Duration = Duration::from_secs(5);
@@ -130,8 +127,8 @@ impl Log for Replicated {
 
     fn check(&self) -> Result<(), LogError> {
         // An idle leader commits nothing, and would go on to say that it leads.
-        let heard = self.engine.quorum_heard();
-        let is_heard = heard.is_none_or(|heard| heard < NO_QUORUM);
+        let (heard, patience) = (self.engine.quorum_heard(), self.engine.timers().patience());
+        let is_heard = heard.is_none_or(|heard| heard < patience);
         if is_heard && self.engine.leads(self.leadership.leader()) {
             Ok(())
         } else {
@@ -164,7 +161,7 @@ fn log_error(error: NotCommitted) -> LogError {
 }
 
 /// Waits on this thread for the engine's: nothing else happens on it meanwhile, as during a sync. Gives up when no quorum
-/// was heard for too long; a quorum that answers and is slow is waited for, because giving up would only begin again.
+/// was heard for too long (rule R5); a quorum that answers and is slow is waited for, because giving up would only begin again.
 fn wait(
     engine: &Engine<Tokio>,
     work: impl Future<Output = Result<(), NotCommitted>>,
@@ -178,7 +175,9 @@ fn wait(
     let waker = Arc::new(Unpark(thread::current())).into();
     let mut work = pin!(work);
     let began = now();
-    let mut longest = NO_QUORUM;
+    let patience = engine.timers().patience();
+    debug_assert!(patience < SLOW, "a slow quorum would not be waited for");
+    let mut longest = patience;
     loop {
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
             return done.map_err(log_error);
@@ -186,7 +185,7 @@ fn wait(
         match longest.checked_sub(now() - began) {
             Some(left) if !left.is_zero() => thread::park_timeout(left),
             _ => match engine.quorum_heard() {
-                Some(heard) if heard < NO_QUORUM && longest < SLOW => longest += NO_QUORUM - heard,
+                Some(heard) if heard < patience && longest < SLOW => longest += patience - heard,
                 _ => return Err(LogError::Deposed),
             },
         }

@@ -7,6 +7,7 @@ use palisade_wal::Id;
 use super::refusal::{Loss, Refusal};
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{LogId, NodeId};
+use crate::timers::Profile;
 
 /// A cluster has no more nodes than this, and no longer list.
 pub const MOST_NODES: usize = 64;
@@ -28,6 +29,8 @@ pub struct Introduction {
     pub url: String,
     /// The newest version of a batch that it reads (rule R21).
     pub reads: u8,
+    /// The times that it runs on, which all nodes share.
+    pub timers: Profile,
     /// How often its log was opened in this life; 0 if there is none.
     pub starts: u64,
     /// The last entry of its log.
@@ -88,6 +91,7 @@ impl Introduction {
         out.bytes(self.address.as_bytes());
         out.bytes(self.url.as_bytes());
         out.u8(self.reads);
+        out.u8(self.timers.code());
         out.u64(self.starts);
         out.option(self.last, Vec::log_id);
         out.u64(self.history.len() as u64);
@@ -138,6 +142,7 @@ impl Introduction {
             address: text(&mut from)?,
             url: text(&mut from)?,
             reads: from.u8()?,
+            timers: Profile::of_code(from.u8()?)?,
             starts: from.u64()?,
             last: from.option(Take::log_id)?,
             history: history(&mut from)?,
@@ -284,7 +289,22 @@ pub fn judge(
              `palisade cluster replace {expected} {node}`"
         )));
     }
-    known.map_or(Ok(()), |known| not_behind(known, theirs))
+    // A node hears of a loss before anything else: it must not vote, whatever its timers are.
+    known.map_or(Ok(()), |known| not_behind(known, theirs))?;
+    same_timers(own, theirs)
+}
+
+fn same_timers(own: &Introduction, theirs: &Introduction) -> Result<(), Refusal> {
+    if own.timers == theirs.timers {
+        return Ok(());
+    }
+    Err(Refusal::from(format!(
+        "{} runs with --timers {}, {} with --timers {}: start every node of a cluster with the same --timers",
+        place(own),
+        own.timers,
+        place(theirs),
+        theirs.timers
+    )))
 }
 
 impl Introduction {

@@ -26,6 +26,7 @@ mod liveness;
 mod loss;
 mod refusal;
 mod secure;
+mod trips;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -36,7 +37,6 @@ use std::time::Duration;
 
 use palisade_pipeline::orderer::ROOM;
 use palisade_tls::Certificate;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::engine::{MESSAGE_BYTES, Transport};
@@ -103,6 +103,8 @@ pub struct PeerStatus {
     pub reads: Option<u8>,
     /// How long the last call took that was answered.
     pub round_trip: Option<Duration>,
+    /// The shortest one of the last five to ten seconds, of those that need no disk; nothing if there were too few to tell.
+    pub shortest_round_trip: Option<Duration>,
     /// For how long it has answered nothing, or nothing that needs its disk; nothing if it never answered.
     pub silent: Option<Duration>,
 }
@@ -142,6 +144,7 @@ struct Seen {
     answered: Option<Duration>,
     /// The entries that it did not answer.
     owed: Option<liveness::Owed>,
+    trips: trips::Trips,
 }
 
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -207,6 +210,7 @@ impl Peers {
         let status = |seen: &Seen| PeerStatus {
             since: now.saturating_sub(seen.changed),
             silent: seen.silent(now),
+            shortest_round_trip: seen.trips.shortest(now),
             ..seen.status.clone()
         };
         nodes
@@ -260,7 +264,11 @@ impl Transport for Peers {
         let answer = answer.await.map_err(|_| io::ErrorKind::TimedOut)??;
         let now = clock::now();
         shared.with(to, |seen| {
-            seen.status.round_trip = Some(now.saturating_sub(begun));
+            let took = now.saturating_sub(begun);
+            seen.status.round_trip = Some(took);
+            if !entries && lane == Lane::Short {
+                seen.trips.add(now, took);
+            }
             seen.answers(now, entries);
         });
         if let Some(offer) = offer {
@@ -310,8 +318,8 @@ impl Shared {
         } = self.settings;
         let dialed = async {
             let slow = |_| Failed::Io(io::ErrorKind::TimedOut.into());
-            let stream = tokio::time::timeout(connect, TcpStream::connect(address));
-            let stream = stream.await.map_err(slow)??;
+            let stream = tokio::time::timeout(connect, trips::connect(address));
+            let (stream, trip) = stream.await.map_err(slow)??;
             line::prepare(&stream, self.settings.silence)?;
             let meet = async {
                 let mut connection = self.security.dial(stream, address).await?;
@@ -323,7 +331,7 @@ impl Shared {
                 };
                 let judge = |theirs: &Introduction| self.judge(&own, expected, None, theirs);
                 let theirs = meeting.dial(lane, judge).await?;
-                Ok((connection, theirs))
+                Ok((connection, theirs, trip))
             };
             tokio::time::timeout(handshake, meet).await.map_err(slow)?
         };
@@ -337,10 +345,14 @@ impl Shared {
             },
         });
         match &dialed {
-            Ok((_, theirs)) => {
+            Ok((_, theirs, trip)) => {
                 hold(&self.logged).retain(|(place, _)| place != address);
                 self.met(theirs);
-                self.with(theirs.node, |seen| seen.answers(clock::now(), false));
+                self.with(theirs.node, |seen| {
+                    let now = clock::now();
+                    seen.answers(now, false);
+                    seen.trips.add(now, *trip);
+                });
                 self.notice_removal(&self.own(), theirs);
             }
             Err(why) => {
@@ -353,7 +365,7 @@ impl Shared {
                 }
             }
         }
-        dialed
+        dialed.map(|(connection, theirs, _)| (connection, theirs))
     }
 
     fn judge(

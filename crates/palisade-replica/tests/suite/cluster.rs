@@ -13,8 +13,8 @@ use palisade_pipeline::durable;
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::peers::{HISTORY, Introduction, Peers, Settings as PeerSettings, Standing};
 use palisade_replica::{
-    Applier, Directory, Engine, LogId, NodeId, NotCommitted, Role, Settings, Sink, Start, Store,
-    Stored, Tokio, Work, Writer,
+    Applier, Directory, Engine, LogId, NodeId, NotCommitted, Profile, Role, Settings, Sink, Start,
+    Store, Stored, Tokio, Work, Writer,
 };
 use palisade_wal::{CreateOptions, OpenError, Opened, Options, Purpose, Wal};
 use tokio::net::TcpListener;
@@ -110,7 +110,14 @@ impl Process {
         let directory = place.lock().await;
         let purpose = directory.purpose().unwrap();
         let at = (place.address.as_str(), "http://client");
-        let own = forming::introduction(directory.node(), purpose, at, Some(list)).unwrap();
+        let own = forming::introduction(
+            directory.node(),
+            purpose,
+            at,
+            Some(list),
+            Profile::MultiRegion,
+        )
+        .unwrap();
         let peers = Peers::new(Some(key(1)), PeerSettings::default(), own.clone());
         let serving = tokio::spawn(peers.serve(place.listen().await));
         let process = Process {
@@ -168,8 +175,7 @@ impl Process {
             transport: self.peers.clone(),
             settings: Settings {
                 // The machine may be busy.
-                election: (Duration::from_millis(600), Duration::from_millis(900)),
-                probe: Some(Duration::from_secs(2)),
+                timers: Profile::MultiRegion.timers(),
                 ..Settings::default()
             },
         });
@@ -181,6 +187,7 @@ impl Process {
             address: address.clone(),
             url: "http://client".into(),
             reads: 1,
+            timers: Profile::MultiRegion,
             starts,
             last: log.look(|log| log.last()),
             history: log.look(|log| log.history(HISTORY)),

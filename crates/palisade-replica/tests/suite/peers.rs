@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_replica::peers::{Introduction, Key, PeerHistory, Peers, Settings, Standing};
-use palisade_replica::{Leader, LogId, NodeId, Transport as _};
+use palisade_replica::{Leader, LogId, NodeId, Profile, Transport as _};
 use palisade_wal::Id;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,6 +33,7 @@ fn introduction(node: u64, address: &str, starts: u64) -> Introduction {
         address: address.to_owned(),
         url: format!("http://client-{node}"),
         reads: 1,
+        timers: Profile::default(),
         starts,
         last: None,
         history: Vec::new(),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use palisade_replica::peers::{Introduction, Key, PROTOCOL, Peers, Security, Settings, Standing};
-use palisade_replica::{NodeId, Transport as _};
+use palisade_replica::{NodeId, Profile, Transport as _};
 use palisade_tls::issue::{Authority, Validity};
 use palisade_tls::{Reloaded, Server, ServerFiles};
 use palisade_wal::Id;
@@ -101,6 +101,7 @@ impl Node {
             address: format!("{name}:{port}"),
             url: format!("https://client-{node}"),
             reads: 1,
+            timers: Profile::default(),
             starts: 1,
             last: None,
             history: Vec::new(),

@@ -692,6 +692,16 @@ fn cluster_text(text: &mut String, view: &ClusterReply, format: Format) {
     );
     peer(
         text,
+        "too_far",
+        "1 if round trips to the peer take longer than the cluster's timers allow",
+        &|member| {
+            member
+                .connected
+                .map(|_| u64::from(member.too_far.is_some()))
+        },
+    );
+    peer(
+        text,
         "lag_entries",
         "Entries of this leader that the peer has not on disk",
         &|member| {

@@ -238,9 +238,12 @@ fn show(view: &ClusterReply, out: Out) -> Result<(), Failure> {
 /// The cluster as a table.
 fn text(view: &ClusterReply, out: Out) -> String {
     let leads = view.role == ClusterRole::Leader;
+    let timers = view.timers.as_ref();
+    let timers = timers.map_or_else(String::new, |timers| format!("timers      {timers}\n"));
     let mut text = format!(
-        "cluster     {}\nterm        {}, {} committed entries{}\n\n",
+        "cluster     {}\n{}term        {}, {} committed entries{}\n\n",
         view.authority,
+        timers,
         view.term,
         view.committed.map_or(0, |index| index + 1),
         match (&view.leader, leads) {
@@ -261,6 +264,11 @@ fn text(view: &ClusterReply, out: Out) -> String {
         [false, false, false, false, true, false],
         &rows,
     ));
+    for member in &view.members {
+        if let Some(why) = &member.too_far {
+            text.push_str(&format!("\nnode {} is too far away: {why}\n", member.node));
+        }
+    }
     if let Some(full) = &view.disk_full {
         text.push_str(&format!(
             "\nthe disk of node {} is full: {full}\n",

@@ -117,6 +117,7 @@ mod tests {
             connected: (at > 0).then_some(true),
             problem: None,
             round_trip_us: None,
+            too_far: None,
             silent_ms: (at > 0).then_some(if *alive { 20 } else { 12_000 }),
         };
         ClusterReply {
@@ -125,6 +126,7 @@ mod tests {
             node: "0".into(),
             role: ClusterRole::Leader,
             term: 1,
+            timers: Some("region".to_owned()),
             leader: Some("0".into()),
             leader_url: None,
             leader_changes: 0,

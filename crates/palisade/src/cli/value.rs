@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::Uri;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use palisade_core::{LockName, Permits, Span, Token, Ttl, limits};
+use palisade_replica::Profile;
 use palisade_server::shell::Listen;
 use rustix::process::Signal;
 
@@ -123,6 +125,12 @@ pub(crate) fn advertise(text: &str) -> Result<Uri, String> {
     };
     uri.filter(fits)
         .ok_or_else(|| "write http://HOST:PORT or https://HOST:PORT".to_owned())
+}
+
+/// A profile of a cluster's times, by its name.
+pub(crate) fn timers() -> impl TypedValueParser<Value = Profile> {
+    let names = Profile::ALL.map(Profile::name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Profile>())
 }
 
 /// A time to live: 100 ms – 24 h in whole milliseconds.

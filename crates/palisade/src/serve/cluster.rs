@@ -22,7 +22,8 @@ use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::node::{self, Engines, Membership, Node};
 use palisade_replica::peers::{self, Introduction, Key, PeerStatus, Peers, Security, Standing};
 use palisade_replica::{
-    Directory, Engine, Leader, Log, Members, NodeId, Payload, Progress, Stored, Tokio, mark,
+    Directory, Engine, Leader, Log, Members, NodeId, Payload, Profile, Progress, Stored, Tokio,
+    mark,
 };
 use palisade_server::net::Change;
 use palisade_server::shell::keep_reloading;
@@ -45,6 +46,8 @@ pub(crate) struct Settings {
     pub(crate) peer_name: String,
     /// The URL that this node gives to its clients.
     pub(crate) url: String,
+    /// The times that all nodes share.
+    pub(crate) timers: Profile,
     /// The secret that all nodes share.
     pub(crate) key: Option<Key>,
     /// The certificates for connections with other nodes.
@@ -141,7 +144,13 @@ pub(crate) async fn start(
         )));
     }
     let names = (&*settings.peer_name, &*settings.url);
-    let own = forming::introduction(directory.node(), purpose, names, list.as_ref());
+    let own = forming::introduction(
+        directory.node(),
+        purpose,
+        names,
+        list.as_ref(),
+        settings.timers,
+    );
     let own = own.map_err(Error::Refused)?;
     let security = Security {
         key: settings.key.clone(),
@@ -175,13 +184,20 @@ pub(crate) async fn start(
         let asked = peers.ask_members(&members(&stored).nodes).await;
         asked.map_err(|why| marked(data, why))?;
     }
+    let node_settings = node::Settings {
+        engine: palisade_replica::Settings {
+            timers: settings.timers.timers(),
+            ..node.engine
+        },
+        ..*node
+    };
     let node = Node::start(
         (stored, report),
         directory.node(),
         identity.clone(),
         peers.clone(),
         engines,
-        node,
+        &node_settings,
     );
     let node = node.await?;
     let view = View::new(&node, &peers, (directory.node(), &settings.url), &identity);
@@ -273,6 +289,14 @@ async fn found(
     let cluster = join::find(&settings.join, &settings.tls)
         .await
         .map_err(Error::Refused)?;
+    let timers = settings.timers;
+    if let Some(theirs) = cluster.timers.filter(|theirs| *theirs != timers.name()) {
+        return Err(Error::Refused(format!(
+            "the cluster runs with --timers {theirs}, and this node with --timers {timers}: start it with --timers {theirs}"
+        )));
+    }
+    let near = peers.check_round_trips(&cluster.members).await;
+    near.map_err(Error::Refused)?;
     Ok(directory.join(cluster.authority, cluster.incarnation, &Options::default())?)
 }
 
@@ -289,8 +313,14 @@ async fn form(
     }
     let say = |why: &str| tracing::info!("forming a cluster of {list}: {why}");
     let decision = forming::meet(peers, own, list, say).await;
+    let decision = decision.map_err(Error::Refused)?;
+    // Before there is a cluster: its times are chosen here.
+    let met = peers.status().into_iter();
+    let met = met.map(|(node, peer)| (node, peer.address)).collect();
+    let near = peers.check_round_trips(&met).await;
+    near.map_err(Error::Refused)?;
     let options = Options::default();
-    Ok(match decision.map_err(Error::Refused)? {
+    Ok(match decision {
         Decision::Form(founding) => directory.form(&founding, &options)?,
         Decision::Seed => directory.seed(&settings.peer_name, &options)?,
         Decision::Join(cluster) => {
@@ -358,6 +388,7 @@ pub(super) fn marked(data: &Path, why: String) -> Error {
 /// From now on this node answers its peers, and introduces itself as a member.
 fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, starts: u64) {
     let (address, url) = (settings.peer_name.clone(), settings.url.clone());
+    let timers = settings.timers;
     let (of, store) = (Arc::clone(view), node.store.clone());
     peers.introduce(move || {
         let progress = of.engine.progress();
@@ -366,6 +397,7 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
             address: address.clone(),
             url: url.clone(),
             reads: codec::newest_version(),
+            timers,
             starts,
             last: store.look(Log::last),
             history: store.look(|log| log.history(peers::HISTORY)),
@@ -383,6 +415,7 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
 pub(crate) struct View {
     node: NodeId,
     url: String,
+    timers: Profile,
     authority: AuthorityId,
     incarnation: String,
     engine: Engine<Tokio>,
@@ -406,6 +439,7 @@ impl View {
         Arc::new(View {
             node: id,
             url: url.to_owned(),
+            timers: peers.own().timers,
             authority: identity.authority.clone(),
             incarnation: identity.incarnation.clone(),
             engine: node.engine.clone(),

@@ -1,9 +1,10 @@
 //! How a new node comes into a cluster that is there.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use palisade_client::TlsFiles;
-use palisade_proto::json::AddMemberBody;
+use palisade_proto::json::{AddMemberBody, ClusterReply};
 use palisade_replica::peers::Peers;
 use palisade_replica::{Engine, NodeId, Tokio};
 use palisade_wal::Id;
@@ -18,6 +19,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Found {
     pub(super) authority: Id,
     pub(super) incarnation: Id,
+    pub(super) members: BTreeMap<NodeId, String>,
+    /// The timers that its nodes share, if the one that answered says so.
+    pub(super) timers: Option<String>,
 }
 
 /// Looks for the cluster at these URLs until one of them answers.
@@ -33,6 +37,8 @@ pub(super) async fn find(urls: &[String], tls: &TlsFiles) -> Result<Found, Strin
                 return Ok(Found {
                     authority: id(&view.authority)?,
                     incarnation: id(&view.incarnation)?,
+                    members: members(&view)?,
+                    timers: view.timers,
                 });
             }
             Err(Error::Refused { message, .. }) => return Err(message),
@@ -44,6 +50,15 @@ pub(super) async fn find(urls: &[String], tls: &TlsFiles) -> Result<Found, Strin
         }
         sleep(AGAIN).await;
     }
+}
+
+fn members(view: &ClusterReply) -> Result<BTreeMap<NodeId, String>, String> {
+    let members = view.members.iter().map(|member| {
+        let node = member.node.parse::<NodeId>();
+        let node = node.map_err(|why| format!("{}: {why}", member.node))?;
+        Ok((node, member.peer.clone()))
+    });
+    members.collect()
 }
 
 /// A node that wants a vote.

@@ -360,3 +360,38 @@ fn a_member_that_lost_what_it_had_acknowledged_is_refused_also_after_a_restart()
         }
     }
 }
+
+/// All nodes of a cluster have the same times (R6): both sides name both profiles. The control is the same node with the
+/// right ones.
+#[test]
+fn a_node_with_other_timers_is_refused() {
+    let mut cluster = Cluster::planned(3);
+    let list = cluster.list.clone();
+    for (at, timers) in [(0, "region"), (1, "region"), (2, "multi-region")] {
+        cluster.nodes[at].start(&["--cluster", &list, "--timers", timers]);
+    }
+    until("the refusals", || {
+        [0, 1, 2]
+            .map(|at| cluster.nodes[at].log())
+            .iter()
+            .all(|log| {
+                log.contains("--timers multi-region")
+                    && log.contains("--timers region")
+                    && log.contains("start every node of a cluster with the same --timers")
+            })
+    });
+    cluster.nodes[2].kill();
+    cluster.nodes[2].start(&["--cluster", &list, "--timers", "region"]);
+    let leader = cluster.until_ready();
+    let (_, view) = cluster.nodes[leader].get("/v1/cluster").unwrap();
+    assert_eq!(view["timers"], "region");
+    let status = cluster.output(&["cluster", "status"]);
+    assert!(text(&status.stdout).contains("timers      region"));
+    // One that joins is told at once.
+    let at = cluster.plan();
+    let url = cluster.nodes[leader].url();
+    cluster.nodes[at].start(&["--join", &url, "--timers", "rack"]);
+    assert_ne!(cluster.nodes[at].end(), Some(0));
+    let log = cluster.nodes[at].log();
+    assert!(log.contains("start it with --timers region"), "{log}");
+}

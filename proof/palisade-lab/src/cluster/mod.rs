@@ -20,6 +20,7 @@ mod quiet;
 mod rule;
 mod runtime;
 mod scenario;
+mod steady;
 mod world;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -31,8 +32,10 @@ use palisade_wal::testing::SimStorage;
 
 pub use check::Violation;
 pub use mutants::{Mutant, TABLE};
+pub use network::Terms;
 pub use quiet::{Quiet, quiet};
 pub use rule::Rule;
+pub use steady::{Steady, steady};
 pub use world::Counts;
 
 use crate::sim::rng::Rng;
@@ -63,17 +66,24 @@ pub struct Run {
 /// Runs a seed.
 #[must_use]
 pub fn run(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
-    SimRuntime::with_seed(seed).block_on(play(seed, mutant, trace))
+    run_on(Terms::default(), seed, mutant, trace)
+}
+
+/// Runs a seed with these timers.
+#[must_use]
+pub fn run_on(terms: Terms, seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
+    SimRuntime::with_seed(seed).block_on(play(terms, seed, mutant, trace))
 }
 
 /// The nodes of a seed, started.
-fn begin(seed: u64, mutant: Option<Mutant>, trace: bool) -> Arc<World> {
+fn begin(terms: Terms, seed: u64, mutant: Option<Mutant>, trace: bool) -> Arc<World> {
     let mut rng = Rng::fork(seed, 1);
     let nodes = if rng.chance(600) { 3 } else { 5 };
     let world = Arc::new(World {
         seed,
         mutant,
-        network: Arc::new(Network::new(nodes, mutant, Rng::fork(seed, 2))),
+        terms,
+        network: Arc::new(Network::new(nodes, mutant, terms, Rng::fork(seed, 2))),
         first_members: 3,
         clients: rng.between(4, 7) as u8,
         readers: 1 + rng.below(2) as u8,
@@ -102,8 +112,8 @@ fn begin(seed: u64, mutant: Option<Mutant>, trace: bool) -> Arc<World> {
     world
 }
 
-async fn play(seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
-    let world = begin(seed, mutant, trace);
+async fn play(terms: Terms, seed: u64, mutant: Option<Mutant>, trace: bool) -> Run {
+    let world = begin(terms, seed, mutant, trace);
     for number in 0..world.clients {
         let client = Client {
             world: Arc::clone(&world),

@@ -104,8 +104,8 @@ pub(super) async fn deafen_the_leader(world: &World) {
         world.network.cut(CLIENT + client, deaf);
     }
     hold(&world.served).clear();
-    // The leader pauses for 700 ms, 0.7 s and 2.1 s after it was heard, and each is long enough for an election.
-    sleep(3_300 * MS).await;
+    // The leader is silent twice in this time, and each time for longer than an election takes.
+    sleep(world.patience() + 4 * world.silence()).await;
     if !(0..world.network.nodes()).any(|place| place != deaf && leads(world, place)) {
         let what = format!("nobody else is elected while node {deaf} can send and not hear");
         hold(&world.check).broken(Rule::Serves, what);

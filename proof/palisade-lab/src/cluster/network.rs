@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use palisade_pipeline::{Answer, Request, codec};
 use palisade_replica::peers::{HISTORY, Introduction, Offer, PeerHistory, Refusal, Standing};
-use palisade_replica::{Applier, Engine, Leader, Log, LogId, NodeId, Store, Transport};
+use palisade_replica::{Applier, Engine, Leader, Log, LogId, NodeId, Profile, Store, Transport};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{Compactor, Id};
 use tokio::sync::{mpsc, oneshot};
@@ -94,11 +94,41 @@ pub(super) enum Said {
     NotLeader(Option<Place>),
 }
 
+/// The timers of all nodes, and how long a message between them usually takes, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The timers.
+    pub timers: Profile,
+    /// The shortest and the longest time.
+    pub usual: (u64, u64),
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms::of(Profile::Region)
+    }
+}
+
+impl Terms {
+    /// Messages as far apart as these timers allow; a millisecond at most in one region.
+    #[must_use]
+    pub fn of(timers: Profile) -> Terms {
+        let usual = match timers {
+            Profile::Rack | Profile::Region => (MS / 20, MS),
+            Profile::MultiRegion => (40 * MS, 100 * MS),
+        };
+        Terms { timers, usual }
+    }
+}
+
 /// See the module.
 pub(super) struct Network {
     state: Mutex<State>,
     hosts: Vec<Mutex<Host>>,
     mutant: Option<Mutant>,
+    timers: Profile,
+    /// How long a message usually takes.
+    usual: (u64, u64),
 }
 
 struct State {
@@ -112,7 +142,7 @@ struct State {
 }
 
 impl Network {
-    pub(super) fn new(nodes: u8, mutant: Option<Mutant>, rng: Rng) -> Network {
+    pub(super) fn new(nodes: u8, mutant: Option<Mutant>, terms: Terms, rng: Rng) -> Network {
         Network {
             state: Mutex::new(State {
                 rng,
@@ -123,6 +153,8 @@ impl Network {
             }),
             hosts: (0..nodes).map(|_| Mutex::default()).collect(),
             mutant,
+            timers: terms.timers,
+            usual: terms.usual,
         }
     }
 
@@ -155,7 +187,7 @@ impl Network {
         let (delay, lost) = {
             let mut state = hold(&self.state);
             let (lost, slow) = (state.lost, state.slow);
-            let usual = state.rng.between(MS / 20, MS);
+            let usual = state.rng.between(self.usual.0, self.usual.1);
             let longer = if slow > 0 { state.rng.below(slow) } else { 0 };
             (usual + longer, state.rng.chance(lost))
         };
@@ -230,6 +262,7 @@ impl Network {
             address: place.to_string(),
             url: String::new(),
             reads: codec::VERSION,
+            timers: self.timers,
             starts: host.starts,
             last: match self.mutant {
                 Some(Mutant::TornReturns) => Some(later),

@@ -63,9 +63,6 @@ impl Inbox<Caller> for NodeInbox<'_> {
     }
 }
 
-/// A leader that cannot commit for so long stops serving (rule R5).
-const NO_QUORUM: u64 = 680 * MS;
-
 /// The sealed log that is worth a snapshot, and the entries that stay behind one.
 const SNAPSHOT_AFTER: u64 = 8 << 10;
 const KEEP: u64 = 8;
@@ -248,13 +245,10 @@ impl Node {
     }
 
     fn settings(&self) -> Settings {
-        let settings = Settings::default();
-        match self.world.mutant {
-            Some(Mutant::NoProbe) => Settings {
-                probe: None,
-                ..settings
-            },
-            _ => settings,
+        Settings {
+            timers: self.world.terms.timers.timers(),
+            pauses: self.world.mutant != Some(Mutant::NoProbe),
+            ..Settings::default()
         }
     }
 
@@ -355,6 +349,7 @@ impl Node {
         leadership: &mut Leadership<LabRuntime>,
     ) -> bool {
         let mutant = self.world.mutant;
+        let patience = self.world.patience();
         let (entry, confirms) = match round.write() {
             ToWrite::Entry(entry) => (Some(Arc::<[u8]>::from(entry)), false),
             ToWrite::Confirm => (None, true),
@@ -369,7 +364,7 @@ impl Node {
             Some(batch) if mutant == Some(Mutant::NoStamps) && is_stamp(&batch) => Some(Ok(())),
             Some(batch) if mutant == Some(Mutant::LearnerCounted) => {
                 let copied = pin!(self.copied());
-                let commit = pin!(within(NO_QUORUM, leadership.commit(batch)));
+                let commit = pin!(within(patience, leadership.commit(batch)));
                 match select(commit, copied).await {
                     Either::Left((done, _)) => done,
                     Either::Right(((), commit)) => {
@@ -379,9 +374,9 @@ impl Node {
                     }
                 }
             }
-            Some(batch) => within(NO_QUORUM, leadership.commit(batch)).await,
+            Some(batch) => within(patience, leadership.commit(batch)).await,
             None if mutant == Some(Mutant::NoConfirm) => Some(Ok(())),
-            None if confirms => within(NO_QUORUM, leadership.confirm()).await,
+            None if confirms => within(patience, leadership.confirm()).await,
             None => Some(Ok(())),
         };
         let Some(Ok(())) = done else { return false };

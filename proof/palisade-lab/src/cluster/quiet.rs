@@ -11,6 +11,7 @@ use palisade_pipeline::{Answer, Request};
 use super::client::{Client, lock_name};
 use super::mutants::Mutant;
 use super::nemesis::leader;
+use super::network::Terms;
 use super::runtime::{MS, now, sleep};
 use super::world::World;
 use super::{GIVEN_UP, begin};
@@ -37,7 +38,7 @@ pub fn quiet(seed: u64, mutant: Option<Mutant>) -> Result<Quiet, String> {
 }
 
 async fn play(seed: u64, mutant: Option<Mutant>) -> Result<Quiet, String> {
-    let world = begin(seed, mutant, false);
+    let world = begin(Terms::default(), seed, mutant, false);
     let mut client = Client {
         world: Arc::clone(&world),
         number: 0,

@@ -12,7 +12,7 @@ use palisade_replica::{Applier, NodeId, Role, State};
 
 use super::check::Check;
 use super::mutants::Mutant;
-use super::network::{Network, Place};
+use super::network::{Network, Place, Terms};
 use super::rule::Rule;
 use super::runtime::{MS, hold, now, sleep};
 use crate::sim::rng::Rng;
@@ -60,6 +60,7 @@ impl std::ops::AddAssign for Counts {
 pub(super) struct World {
     pub(super) seed: u64,
     pub(super) mutant: Option<Mutant>,
+    pub(super) terms: Terms,
     pub(super) network: Arc<Network>,
     /// The nodes that form the cluster; the others may be added.
     pub(super) first_members: Place,
@@ -98,6 +99,15 @@ impl World {
                 what()
             ));
         }
+    }
+
+    /// How long a leader that hears no quorum serves (rule R5), and is silent then (rule R6).
+    pub(super) fn patience(&self) -> u64 {
+        self.terms.timers.timers().patience().as_millis() as u64 * MS
+    }
+
+    pub(super) fn silence(&self) -> u64 {
+        self.terms.timers.timers().silence().as_millis() as u64 * MS
     }
 
     pub(super) fn fork(&self, purpose: u64) -> Rng {

@@ -21,6 +21,7 @@ pub(crate) fn member(node: u64) -> Introduction {
         address: format!("10.0.0.{node}:7421"),
         url: format!("http://10.0.0.{node}:7420"),
         reads: 1,
+        timers: Profile::default(),
         starts: 5,
         last: Some(entry(9)),
         history: vec![entry(0)],
@@ -96,6 +97,29 @@ fn an_introduction_is_bounded() {
 }
 
 /// Each refusal, with the words that it must contain.
+/// Nodes share their times, and one that lost something hears of that first. The control is the same node with the same times.
+#[test]
+fn a_node_with_other_timers_is_refused_by_both_names() {
+    let (own, mut theirs) = (member(1), member(2));
+    assert_eq!(judge(&own, None, None, &theirs), Ok(()), "control");
+    theirs.timers = Profile::Rack;
+    let refusal = judge(&own, None, None, &theirs).unwrap_err();
+    let expect = format!(
+        "node {} at 10.0.0.1:7421 runs with --timers region, node {} at 10.0.0.2:7421 with --timers rack: start every node of \
+         a cluster with the same --timers",
+        NodeId(1),
+        NodeId(2)
+    );
+    assert_eq!((refusal.why, refusal.loss), (expect, None));
+    let known = Known {
+        address: theirs.address.clone(),
+        starts: 9,
+        agreed: None,
+    };
+    let refusal = judge(&own, None, Some(&known), &theirs).unwrap_err();
+    assert!(refusal.loss.is_some(), "{refusal}");
+}
+
 #[test]
 fn who_must_not_be_talked_to() {
     let own = member(1);

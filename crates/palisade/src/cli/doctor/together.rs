@@ -120,7 +120,7 @@ fn cluster(view: &ClusterReply) -> Vec<Finding> {
             .iter()
             .filter(|member| is_leader && member.voter && !member.is_alive())
             .count();
-    let data = json!({"leader": view.leader, "voters": voters, "alive": alive, "term": view.term});
+    let data = json!({"leader": view.leader, "voters": voters, "alive": alive, "term": view.term, "timers": view.timers});
     let at = &*view.authority;
     let finding = match (&view.leader, silent.is_empty()) {
         (None, _) => Finding::problem(
@@ -153,6 +153,13 @@ fn cluster(view: &ClusterReply) -> Vec<Finding> {
         }
     };
     let mut findings = vec![finding.data(data)];
+    let far = view.members.iter().filter_map(|member| {
+        let why = member.too_far.as_ref()?;
+        let what = format!("node {} is too far away: {why}", member.node);
+        let finding = Finding::warning("cluster", &member.peer, what);
+        Some(finding.next("docs: operate/cluster.md"))
+    });
+    findings.extend(far);
     if voters == 2 || (voters > 2 && voters % 2 == 0) {
         let what = format!(
             "{voters} nodes vote: no more may fail than with {}",
@@ -334,6 +341,7 @@ mod tests {
             connected: (at > 1).then_some(true),
             problem: None,
             round_trip_us: None,
+            too_far: None,
             silent_ms: (at > 1).then(|| silent[at - 2]),
         };
         ClusterReply {
@@ -346,6 +354,7 @@ mod tests {
                 ClusterRole::Candidate
             },
             term: 1,
+            timers: Some("region".to_owned()),
             leader: leads.then(|| "1".into()),
             leader_url: None,
             leader_changes: 0,

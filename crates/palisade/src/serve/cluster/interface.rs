@@ -47,6 +47,9 @@ impl Cluster for View {
                 },
                 connected: (!own).then(|| peer.is_some_and(|peer| peer.connected)),
                 problem: peer.and_then(problem),
+                too_far: peer
+                    .filter(|_| !own)
+                    .and_then(|peer| self.timers.contradicts(peer.shortest_round_trip?)),
                 silent_ms: peer
                     .and_then(|peer| peer.silent)
                     .filter(|_| !own)
@@ -68,6 +71,7 @@ impl Cluster for View {
                 Role::Stopped => ClusterRole::Stopped,
             },
             term: progress.vote.term,
+            timers: Some(self.timers.to_string()),
             leader: leader.map(|leader| leader.to_string()),
             leader_url: leader.and_then(|leader| self.url_of(leader)),
             leader_changes: self.leader_changes.load(Ordering::Relaxed),

@@ -122,10 +122,11 @@ pub(super) async fn watch_soundness(view: Arc<View>, data: PathBuf) {
 
 /// Keeps up to date which nodes this one has lost, and logs which members answer nothing.
 pub(super) async fn watch_peers(view: Arc<View>) {
-    let mut silent = BTreeMap::new();
+    let (mut silent, mut far) = (BTreeMap::new(), BTreeSet::new());
     loop {
         let peers = view.peers.status();
         log_silence(&view, &peers, &mut silent);
+        log_distance(&view, &peers, &mut far);
         let lost = peers
             .values()
             .filter(|peer| !peer.connected && peer.since >= LOST);
@@ -136,6 +137,27 @@ pub(super) async fn watch_peers(view: Arc<View>) {
             changes
         });
         tokio::time::sleep(LOST / 6).await;
+    }
+}
+
+/// Logs once that round trips to a member are too long for the cluster's timers, and once that they are not any more.
+fn log_distance(view: &View, peers: &BTreeMap<NodeId, PeerStatus>, far: &mut BTreeSet<NodeId>) {
+    for (node, peer) in peers {
+        let Some(shortest) = peer.shortest_round_trip else {
+            continue;
+        };
+        match view.timers.contradicts(shortest) {
+            Some(why) if far.insert(*node) => tracing::warn!(
+                "node {node} at {} is too far away: {why}. Until then a healthy leader may be replaced",
+                peer.address
+            ),
+            None if far.remove(node) => tracing::info!(
+                "node {node} at {} is near enough for --timers {} again",
+                peer.address,
+                view.timers
+            ),
+            _ => {}
+        }
     }
 }
 
