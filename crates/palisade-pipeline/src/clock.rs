@@ -36,11 +36,16 @@ impl Clock {
     }
 
     pub(super) fn now(&self) -> Timestamp {
+        self.at(boottime())
+    }
+
+    /// What it shows when [`boottime`] is this.
+    pub(super) fn at(&self, boottime: u64) -> Timestamp {
         match self {
             Clock::Running(Running {
                 resumed_at,
                 boot_then,
-            }) => resumed_at.after(Span::from_nanos(boottime().saturating_sub(*boot_then))),
+            }) => resumed_at.after(Span::from_nanos(boottime.saturating_sub(*boot_then))),
             Clock::Manual(now) => *now,
         }
     }
@@ -81,8 +86,28 @@ pub fn wall() -> WallTime {
 }
 
 /// The processor time that this thread has used, which is not the time that passed.
-pub(super) fn processor_time() -> Span {
-    Span::from_nanos(nanos(ClockId::ThreadCPUTime))
+///
+/// Unlike the other clocks, the kernel shows this one by a system call only. So a reading serves for [`STALE`], which is
+/// short beside every pause that matters (rule A7).
+#[derive(Debug, Default)]
+pub(super) struct ProcessorTime {
+    /// [`boottime`] at the last reading.
+    read_at: u64,
+    used: Span,
+}
+
+/// A reading of the processor time is at most this old, in nanoseconds.
+const STALE: u64 = 1_000_000;
+
+impl ProcessorTime {
+    /// The time used until `now` of [`boottime`], or until less than [`STALE`] before.
+    pub(super) fn at(&mut self, now: u64) -> Span {
+        if self.used == Span::ZERO || now.saturating_sub(self.read_at) >= STALE {
+            let used = Span::from_nanos(nanos(ClockId::ThreadCPUTime));
+            (self.read_at, self.used) = (now, used);
+        }
+        self.used
+    }
 }
 
 /// Nanoseconds since the machine started, suspended time included.
@@ -123,7 +148,11 @@ mod tests {
                 || Duration::from_millis(wall().0),
                 1_000_000,
             ),
-            (ClockId::ThreadCPUTime, || processor_time().to_duration(), 1),
+            (
+                ClockId::ThreadCPUTime,
+                || ProcessorTime::default().at(boottime()).to_duration(),
+                1,
+            ),
             (ClockId::Boottime, || Duration::from_nanos(boottime()), 1),
         ];
         for (clock, read, unit) in clocks {
@@ -132,6 +161,21 @@ mod tests {
             assert!(before <= shown && shown <= after, "{clock:?}");
             assert!(shown > 0);
         }
+    }
+
+    /// The control of each reading: the kernel's own clock has moved on by then.
+    #[test]
+    fn a_reading_of_the_processor_time_serves_for_a_millisecond() {
+        let work_on = |since: Span| while time(ClockId::ThreadCPUTime) <= since.to_duration() {};
+        let mut processor = ProcessorTime::default();
+        let first = processor.at(7 * STALE);
+        work_on(first);
+        assert_eq!(processor.at(8 * STALE - 1), first);
+        let second = processor.at(8 * STALE);
+        assert!(second > first);
+        work_on(second);
+        assert_eq!(processor.at(9 * STALE - 1), second);
+        assert!(processor.at(9 * STALE) > second);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! that the orderer's module names.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::clock::{Clock, boottime, processor_time, wall};
+use super::clock::{Clock, ProcessorTime, boottime, wall};
 use super::handle::{Locks, Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
@@ -43,8 +44,11 @@ pub(super) struct Driver {
     inbox: UnboundedReceiver<Message>,
     gathered: Arrived,
     shared: Arc<Shared>,
+    processor: ProcessorTime,
     /// Operations accepted when the last batch was published.
     published: u64,
+    /// Whether the last round that was gathered had a single message.
+    lone: bool,
 }
 
 /// Messages that have arrived and are not in a batch yet.
@@ -204,6 +208,8 @@ impl Driver {
             clock,
             inbox,
             gathered: Arrived::default(),
+            processor: ProcessorTime::default(),
+            lone: false,
             published: shared.stats.operations.get(),
             shared,
         }
@@ -283,12 +289,15 @@ impl Driver {
         let heartbeat = self.round.orderer().heartbeat().to_duration();
         let mut alarm = pin!(sleep(heartbeat));
         loop {
-            match self.round.rest(self.clock.now()) {
-                UntilNext::Sleep(planned) => self.gather(planned, alarm.as_mut()).await,
+            let mut boot = boottime();
+            match self.round.rest(self.clock.at(boot)) {
+                UntilNext::Sleep(planned) => {
+                    boot = self.gather(boot, planned, alarm.as_mut()).await;
+                }
                 UntilNext::GoOn(advance) => drop(self.clock.advance(advance)),
                 UntilNext::Over => break,
             }
-            self.begin()?;
+            self.begin(boot)?;
             self.round.fill(&mut GatheredInbox {
                 gathered: &mut self.gathered,
                 clock: &self.clock,
@@ -300,9 +309,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits for something to do, then takes everything that is there.
-    async fn gather(&mut self, planned: Span, mut alarm: Pin<&mut Sleep>) {
-        let worked = processor_time();
+    /// Waits for something to do, then takes everything that is there. It begins at this reading of [`boottime`], and
+    /// returns a later one, which no gathered request was sent after.
+    async fn gather(&mut self, boot: u64, planned: Span, mut alarm: Pin<&mut Sleep>) -> u64 {
+        let worked = self.processor.at(boot);
         #[expect(
             clippy::disallowed_methods,
             reason = "the runtime's timer rings by the runtime's clock; nothing is stamped with it"
@@ -313,43 +323,64 @@ impl Driver {
         if alarm.is_elapsed() || alarm.deadline() > latest {
             alarm.as_mut().reset(latest);
         }
-        let messages = &mut self.gathered.messages;
+        let (inbox, mut slept) = (&mut self.inbox, false);
+        let arrival = poll_fn(|cx| {
+            let arrival = inbox.poll_recv(cx);
+            slept |= arrival.is_pending();
+            arrival
+        });
         let rang = tokio::select! {
             biased;
-            first = self.inbox.recv() => {
+            first = arrival => {
                 if first.is_none() {
                     self.round.stop();
                 }
-                messages.extend(first);
+                self.gathered.messages.extend(first);
                 false
             }
             () = alarm => true,
         };
-        let now = self.clock.now();
-        let neighbours = processor_time()
-            .as_nanos()
-            .saturating_sub(worked.as_nanos());
-        if self.round.woke(now, !rang, Span::from_nanos(neighbours)) {
+        let was_lone = self.lone;
+        if !rang {
+            self.take_arrived();
+        }
+        let boot = boottime();
+        let neighbours = self.processor.at(boot).as_nanos() - worked.as_nanos();
+        let neighbours = Span::from_nanos(neighbours);
+        if self.round.woke(self.clock.at(boot), !rang, neighbours) {
             self.log.idle();
         }
-        if rang {
-            if planned == Span::ZERO {
-                // More may be due than one entry ends. The neighbours have their turn between two of them.
-                yield_now().await;
-            }
-            return;
+        // With nothing planned, more was due than one entry ends: the neighbours have their turn between two of them.
+        // Otherwise a sync is next, and they would wait for it, so they read their requests and write their answers first.
+        // A yield looks for what has arrived at their sockets, too, which is a system call. A lone caller has nobody to
+        // wait for, and its neighbours had their turn while this task slept.
+        let yields = match rang {
+            true => planned == Span::ZERO,
+            false => !(slept && was_lone && self.lone),
+        };
+        if !yields {
+            return boot;
         }
-        // The neighbours read their requests and write their answers now: a sync is next, and they would wait
-        // for it.
         yield_now().await;
+        if !rang {
+            self.take_arrived();
+        }
+        boottime()
+    }
+
+    /// Takes what is in the inbox, up to a round.
+    fn take_arrived(&mut self) {
+        let messages = &mut self.gathered.messages;
         while messages.len() <= ROUND
             && let Ok(message) = self.inbox.try_recv()
         {
             messages.push_back(message);
         }
+        self.lone = messages.len() == 1;
     }
 
-    fn begin(&mut self) -> Result<(), LogError> {
+    /// `boot`: a reading of [`boottime`] from after everything gathered had arrived.
+    fn begin(&mut self, boot: u64) -> Result<(), LogError> {
         self.log.check()?;
         // A listener that registers later asks for the state of its queues later, too.
         self.round.note_queues(self.shared.listening.is_on());
@@ -361,9 +392,9 @@ impl Driver {
         let stats = &self.shared.stats;
         stats.log_full.set(room.is_err().into());
         let now = Moment {
-            at: self.clock.now(),
+            at: self.clock.at(boot),
             wall: wall(),
-            worked: processor_time(),
+            worked: self.processor.at(boot),
         };
         let away = self.round.begin(now, room, self.log.writable());
         stats.graces.add(away.is_some().into());

@@ -84,7 +84,7 @@ pub struct Moment {
     pub at: Timestamp,
     /// The wall clock, which decides nothing.
     pub wall: WallTime,
-    /// The processor time that the ordering thread has used; none when the orderer is new.
+    /// The processor time that the ordering thread has used, at most a millisecond ago; none when the orderer is new.
     pub worked: Span,
 }
 

@@ -9,6 +9,9 @@
 //! stopped process, a suspended machine, a processor that others had, or a sync that the disk would not end. Work is
 //! never absence, however much of it was asked for: otherwise a caller that keeps this thread busy would keep the
 //! leases of dead holders alive.
+//!
+//! The processor time may be a millisecond old (`clock`), so an absence is known to within two. The shortest one that
+//! matters has 25.
 
 use palisade_core::{Away, Span, Timestamp, limits};
 
@@ -127,6 +130,36 @@ mod tests {
         let mut presence = Presence::new(at(0));
         presence.slept(ms(100), ms(100), Span::ZERO);
         assert_eq!(presence.look(at(200), ms(80), BEARS), None);
+    }
+
+    /// Rounds of 100 µs of work and 50 µs of a sync, a pause of 300 ms after some of them, and rounds again.
+    #[test]
+    fn an_absence_is_known_to_within_the_age_of_a_reading() {
+        let micros = |micros: u64| Span::from_nanos(micros * 1_000);
+        let away = |stale: u64, rounds: u64| {
+            let mut presence = Presence::new(at(0));
+            let (mut now, mut used, mut read) = (0, 0, (0, 0));
+            let found = (0..rounds + 100).map(|round| {
+                now += if round == rounds { 300_150 } else { 150 };
+                used += 100;
+                if now - read.0 >= stale {
+                    read = (now, used);
+                }
+                presence.look(Timestamp::ZERO.after(micros(now)), micros(read.1), BEARS)
+            });
+            let found: Vec<Away> = found.flatten().collect();
+            let [Away::Paused(away)] = found[..] else {
+                panic!("{found:?} after {rounds}");
+            };
+            away.as_nanos()
+        };
+        for rounds in 0..40 {
+            let exact = away(0, rounds);
+            assert_eq!(exact, micros(300_050).as_nanos());
+            assert!(away(1_000, rounds).abs_diff(exact) <= 1_000_000);
+            // The control: with older readings, all the work since the last one passes for a part of the pause.
+            assert!(rounds < 20 || away(200_000, rounds).abs_diff(exact) > 1_000_000);
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The beginning of a round, and the requests that it takes in.
 
 use palisade_pipeline::{Forgetful, orderer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 
 use super::*;
 
@@ -24,6 +27,47 @@ async fn what_gathers_during_a_sync_becomes_one_batch() {
     assert_eq!(answers.recv().await.unwrap().len(), 1);
     assert_eq!(answers.recv().await.unwrap().len(), 10);
     assert_eq!(paper.written(), before + 2);
+}
+
+/// A round of several callers takes in what has arrived at their sockets. That of a lone caller does not look, because it
+/// would cost a system call for each operation. Each arm is the control of the other.
+#[tokio::test]
+async fn a_round_looks_for_more_at_the_sockets_unless_its_caller_is_alone() {
+    let batches = async |callers: u64| {
+        let paper = Paper::default();
+        let pipeline = fresh(&paper);
+        let handle = pipeline.handle.clone();
+        let near = pipeline.handle.near(async move {
+            let (mut socket, mut far) = UnixStream::pair().unwrap();
+            let (tell, mut told) = mpsc::unbounded_channel();
+            let (neighbour, mut its_answers) = handle.session();
+            let ask = |n: u64| vec![(n, Request::Acquire(wish(&format!("{n}"), "c1", None)))];
+            handle.near(async move {
+                // After the first byte its socket is known to be empty, so the next one is an event.
+                far.read_exact(&mut [0]).await.unwrap();
+                tell.send(()).unwrap();
+                far.read_exact(&mut [0]).await.unwrap();
+                neighbour.submit(ask(100));
+                its_answers.recv().await.unwrap();
+                tell.send(()).unwrap();
+            });
+            socket.write_all(b"x").await.unwrap();
+            told.recv().await.unwrap();
+            let (session, mut answers) = handle.session();
+            for n in 0..2 {
+                session.submit(ask(n));
+                answers.recv().await.unwrap();
+            }
+            let before = paper.written();
+            socket.write_all(b"y").await.unwrap();
+            (0..callers).for_each(|n| session.submit(ask(200 + n)));
+            told.recv().await.unwrap();
+            paper.written() - before
+        });
+        near.await.unwrap()
+    };
+    assert_eq!(batches(1).await, 2);
+    assert_eq!(batches(2).await, 1);
 }
 
 /// Otherwise the log would be asked for more room than it said it has.

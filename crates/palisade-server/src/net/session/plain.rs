@@ -23,6 +23,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::super::convert::{Refusal, grpc as convert};
+use super::super::phases::PhaseEnd;
 use super::Sessions;
 use super::flow::{FRAMES_A_TURN, Flow};
 use crate::shell::{Peer, Transport};
@@ -34,15 +35,14 @@ pub(in crate::net) async fn serve<T: Transport>(
     read: BytesMut,
     peer: Peer,
 ) {
-    let cutting = sessions.phases.cutting();
+    let mut cutting = sessions.phases.until_cutting();
     let mut plain = Plain::new(sessions, stream, read, peer);
-    tokio::select! {
-        ended = std::future::poll_fn(|cx| plain.poll(cx)) => {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "session ended");
-            }
-        }
-        () = cutting => {}
+    let ended = std::future::poll_fn(|cx| match cutting.poll(cx) {
+        Poll::Ready(()) => Poll::Ready(Ok(())),
+        Poll::Pending => plain.poll(cx),
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(%error, "session ended");
     }
 }
 
@@ -85,14 +85,14 @@ struct Plain<T> {
     done: usize,
     /// Why the session ends early; sent after all answers.
     failed: Option<Refusal>,
-    draining: Pin<Box<dyn Future<Output = ()> + Send>>,
+    draining: PhaseEnd,
     liveness: LivenessCheck,
 }
 
 impl<T: Transport> Plain<T> {
     fn new(sessions: Arc<Sessions>, stream: T, inbound: BytesMut, peer: Peer) -> Plain<T> {
         Plain {
-            draining: Box::pin(sessions.phases.draining()),
+            draining: sessions.phases.until_draining(),
             flow: Flow::new(sessions),
             peer,
             stream,
@@ -110,7 +110,7 @@ impl<T: Transport> Plain<T> {
 
     /// `Ready` when the session is over.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.reading && self.draining.as_mut().poll(cx).is_ready() {
+        if self.reading && self.draining.poll(cx).is_ready() {
             let stopping = Refusal::new(Code::Unavailable, "the server is stopping");
             self.close(Some(stopping));
         }
