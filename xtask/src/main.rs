@@ -5,6 +5,7 @@
 //! test  ── prerequisites → build → instructions of the hot path → tests and examples → those that need the machine → clients and packages → one summary
 //! package ── the Debian package, and its test on a copy of the machine
 //! release ── everything that is published, in one folder, from a clean tree
+//! semver ── the public interface of the crates, compared with the last release
 //! docs  ── the pages of docs/ as a book
 //! lab   ── every proof of the lab at its full size
 //! bench ── peers (beside other systems) · instructions (against the committed baseline)
@@ -44,6 +45,7 @@ usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, 
        cargo xtask package image|kubernetes       builds the container image, or reads the manifests, and runs what they start
        cargo xtask package crates                 packs what is published, and builds each crate from its package
        cargo xtask release VERSION                all packages of all languages into one folder (RELEASING.md)
+       cargo xtask semver                         compares the crates' public interface with the last release
        cargo xtask docs                           builds the pages of docs/ as a book with a search, into target/book
 ";
 
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::Plan::parse(rest).map(|plan| plan.run()),
         ["package", rest @ ..] => package::Plan::parse(rest).map(|plan| plan.run()),
         ["release", rest @ ..] => release::Plan::parse(rest).map(|plan| plan.run()),
+        ["semver"] => Ok(release::interface::check()),
         ["docs"] => Ok(docs::build()),
         ["lab"] => Ok(lab::battery()),
         ["help" | "-h" | "--help"] => {

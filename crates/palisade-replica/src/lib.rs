@@ -55,7 +55,7 @@ pub use lead::Leadership;
 pub use log::{Gap, Log};
 pub use node::Node;
 pub use past::events_after;
-pub use record::Record;
+pub use record::{Record, read as records_of};
 pub use state::{State, StateError};
 pub use store::{Sink, Store, Stored, Work, Writer};
 pub use timers::{Contradiction, Profile, Timers, Times};

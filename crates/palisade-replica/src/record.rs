@@ -76,8 +76,8 @@ impl Record {
 /// The records of a frame, in order.
 ///
 /// # Errors
-/// [`Malformed`].
-pub(crate) fn read(frame: &[u8]) -> Result<Vec<Record>, Malformed> {
+/// The bytes are not those of a frame, or it is of another version.
+pub fn read(frame: &[u8]) -> Result<Vec<Record>, Malformed> {
     let mut from = Take(frame);
     if from.u8()? != VERSION {
         return Err(Malformed("a frame has an unknown version"));

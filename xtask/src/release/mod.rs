@@ -2,13 +2,15 @@
 //! it, and what the releaser does with it.
 //!
 //! ```text
-//! refuse ── version · tree · changelog · packages · evidence
+//! refuse ── version · tree · changelog · packages · evidence · golden data · public interface
 //! make   ── deploy/release/program.py: archive, wheel, image   deploy/debian/build   cargo package
 //!           deploy/release/packages.py: Python, npm, Go, Maven   mdbook   parts, licences, checksums
 //! check ── deploy/check_release.py: each package is installed, used and removed
 //! ```
 
 mod evidence;
+mod golden;
+pub(crate) mod interface;
 pub(crate) mod packages;
 
 use std::path::{Path, PathBuf};
@@ -102,6 +104,8 @@ impl Plan {
         reasons.extend(changes(tree, &self.version).err());
         reasons.extend(packages::check().err());
         reasons.extend(evidence::stale(tree)?);
+        reasons.extend(golden::refused(&self.version)?);
+        reasons.extend(interface::refused(Some(&self.version))?);
         Ok(reasons)
     }
 

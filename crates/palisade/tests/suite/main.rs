@@ -35,6 +35,7 @@ mod doctor;
 mod elect;
 mod exposure;
 mod gateway;
+mod golden;
 mod history;
 mod open_files;
 mod openapi;
