@@ -14,8 +14,10 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::vec::{Drain, IntoIter};
 
 use palisade_core::{Command, GrantRef, LeaseKey, Machine, Outcome, Principal, Span, Timestamp};
@@ -30,6 +32,7 @@ use super::handle::{Locks, Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
 use super::random;
+use super::replay;
 use super::request::{Answer, Asked, Failure, Operation, Request};
 use super::round::{Inbox, Round, RoundInput, ToWrite, UntilNext};
 use super::stats::{Stats, count_answer, count_state, request_place};
@@ -285,7 +288,25 @@ impl Driver {
         self.publish()
     }
 
+    /// Works until it is asked to stop, or the log fails. An assertion that fails meanwhile names the entry of the batch being
+    /// built.
     async fn rounds(&mut self) -> Result<(), LogError> {
+        let ended = {
+            let mut rounds = pin!(self.each_round());
+            poll_fn(|context| {
+                let polled = catch_unwind(AssertUnwindSafe(|| rounds.as_mut().poll(context)));
+                polled.map_or_else(|panic| Poll::Ready(Err(panic)), |polled| polled.map(Ok))
+            })
+            .await
+        };
+        ended.unwrap_or_else(|panic| {
+            let why = replay::message_of(&*panic);
+            let why = replay::failed_at(self.round.orderer().entry(), &why);
+            resume_unwind(Box::new(why))
+        })
+    }
+
+    async fn each_round(&mut self) -> Result<(), LogError> {
         let heartbeat = self.round.orderer().heartbeat().to_duration();
         let mut alarm = pin!(sleep(heartbeat));
         loop {

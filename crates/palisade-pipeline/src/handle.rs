@@ -82,7 +82,8 @@ pub enum Stopped {
     LogFailed(String),
     /// Another node leads; nothing more was acknowledged here.
     Deposed,
-    /// An assertion failed, for this reason. Nothing that rests on the batch being built was written or acknowledged.
+    /// An assertion failed, for this reason and at this entry. Nothing that rests on the batch being built was written or
+    /// acknowledged.
     Broken(String),
 }
 

@@ -196,9 +196,23 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     let first = first_commands(returning, limits);
     let parts = Parts::new(identity, machine.revision(), Leading::Here)?;
     let (inbox, shared) = (parts.inbox, Arc::clone(&parts.shared));
-    let mut driver = Driver::new(machine, log, clock, inbox, shared);
+    let mut driver = Driver::new(planted(machine), log, clock, inbox, shared);
     driver.open(first).map_err(io::Error::other)?;
     run(parts.runtime, parts.handle, parts.shared, driver.run())
+}
+
+#[cfg(not(feature = "testing"))]
+fn planted(machine: Machine) -> Machine {
+    machine
+}
+
+/// With PALISADE_TEST_USED_TOKEN the next token was drawn before: see [`Machine::plant_used_token`].
+#[cfg(feature = "testing")]
+fn planted(mut machine: Machine) -> Machine {
+    if std::env::var_os("PALISADE_TEST_USED_TOKEN").is_some() {
+        machine.plant_used_token();
+    }
+    machine
 }
 
 /// Starts a pipeline that serves whenever its node leads.

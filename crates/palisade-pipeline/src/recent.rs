@@ -7,10 +7,10 @@ use palisade_core::{Change, Event};
 
 /// A ring of durable events, bounded in number and in bytes; the oldest make room.
 #[derive(Debug)]
-pub(super) struct Recent(Mutex<Kept>);
+pub(super) struct Recent(Mutex<EventRing>);
 
 #[derive(Debug)]
-struct Kept {
+struct EventRing {
     batches: VecDeque<Arc<[Event]>>,
     events: usize,
     bytes: usize,
@@ -30,7 +30,7 @@ pub struct Since {
 impl Recent {
     /// Begins behind the event of revision `latest`, which is not kept.
     pub(super) fn new(latest: u64) -> Recent {
-        Recent(Mutex::new(Kept {
+        Recent(Mutex::new(EventRing {
             batches: VecDeque::new(),
             events: 0,
             bytes: 0,
@@ -76,7 +76,7 @@ impl Recent {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, EventRing> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

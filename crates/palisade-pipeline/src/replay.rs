@@ -26,24 +26,51 @@ pub enum ReplayError {
 /// An entry that the machine cannot apply, because its state would contradict itself.
 #[derive(Debug)]
 pub struct Impossible {
-    /// Its place in its batch, counted from 1.
+    at: InBatch,
+    why: String,
+}
+
+/// An entry and its batch, in words.
+#[derive(Debug)]
+struct InBatch {
+    /// Its place in the batch, counted from 1.
     place: usize,
     entry: Option<Entry>,
-    why: String,
+}
+
+impl fmt::Display for InBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "entry {} of a batch", self.place)?;
+        match &self.entry {
+            Some(Entry { at, command, .. }) => write!(f, ", {command:?} at {at:?}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for Impossible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Impossible { place, entry, why } = self;
-        write!(f, "entry {place} of a batch")?;
-        if let Some(Entry { at, command, .. }) = entry {
-            write!(f, ", {command:?} at {at:?},")?;
-        }
+        let Impossible { at, why } = self;
         write!(
             f,
-            " contradicts what was before it: {why}. Start the version that wrote it on this directory; or restore the last \
+            "{at}, contradicts what was before it: {why}. Start the version that wrote it on this directory; or restore the last \
              backup into a new one (palisade restore BACKUP NEW-DIRECTORY); and report this message"
         )
+    }
+}
+
+/// The message of an assertion that failed while this batch was built. It names the last entry: that one is in no log.
+pub(super) fn failed_at(batch: Option<&[u8]>, why: &str) -> String {
+    let mut entries = Vec::new();
+    // It was encoded a moment ago; without a batch there is no entry.
+    let _ = codec::decode_batch(batch.unwrap_or_default(), |entry| entries.push(entry));
+    let place = entries.len();
+    match entries.pop() {
+        Some(entry) => {
+            let entry = Some(entry);
+            format!("{why}, at {}", InBatch { place, entry })
+        }
+        None => why.to_owned(),
     }
 }
 
@@ -228,8 +255,10 @@ impl Replay {
             // It was well-formed a moment ago.
             let _ = codec::decode_batch(bytes, |entry| again.push(entry));
             ReplayError::Impossible(Box::new(Impossible {
-                place,
-                entry: again.into_iter().nth(place.saturating_sub(1)),
+                at: InBatch {
+                    place,
+                    entry: again.into_iter().nth(place.saturating_sub(1)),
+                },
                 why: message_of(&*panic),
             }))
         })

@@ -196,12 +196,12 @@ pub(crate) fn read_all(file: &dyn File, into: &mut Vec<u8>) -> io::Result<()> {
 #[derive(Debug)]
 pub struct DirStorage {
     path: PathBuf,
-    held: Arc<Held>,
+    held: Arc<Descriptors>,
 }
 
 /// The descriptors that stay open.
 #[derive(Debug)]
-struct Held {
+struct Descriptors {
     /// The directory. Its flock is the one that no rename or removal of a file can lose; the kernel drops it with
     /// the last descriptor, also when the process dies.
     dir: OwnedFd,
@@ -281,7 +281,7 @@ impl DirStorage {
     }
 
     fn on(path: &Path, dir: OwnedFd, lock: Option<fs::File>) -> DirStorage {
-        let held = Arc::new(Held {
+        let held = Arc::new(Descriptors {
             dir,
             _lock: lock,
             spares: Mutex::new(Vec::new()),
@@ -294,7 +294,7 @@ impl DirStorage {
     }
 }
 
-impl Held {
+impl Descriptors {
     fn refill(&self) {
         let mut spares = hold(&self.spares);
         while spares.len() < SPARES {
@@ -476,7 +476,7 @@ struct DirFile {
 }
 
 /// Takes a spare descriptor back when one becomes free.
-struct Refill(Arc<Held>);
+struct Refill(Arc<Descriptors>);
 
 impl Drop for Refill {
     fn drop(&mut self) {

@@ -45,8 +45,6 @@ impl Tables {
     }
 
     /// A client that took its own lock over does not shorten the reservation of its former grant.
-    #[cold]
-    #[inline(never)]
     fn note_closing(&mut self, lock: LockSlot, options: GrantOptions, now: Timestamp) {
         let at_least = Some(options.at_least_for()).filter(|span| *span > Span::ZERO);
         let closing = &mut self.extra_mut(lock).closing;
@@ -121,8 +119,6 @@ impl Machine {
             .filter(|until| *until > self.now)
     }
 
-    #[cold]
-    #[inline(never)]
     fn closing_at(&self, lock: LockSlot, how: Ending, expires: Timestamp) -> Option<Timestamp> {
         let Closing {
             options,
@@ -149,8 +145,6 @@ impl Machine {
     }
 
     /// Opens a lock that is due, and hands it on.
-    #[cold]
-    #[inline(never)]
     pub(super) fn open_due(&mut self, lock: LockSlot, effects: &mut Vec<Effect>) {
         let last = self.denial(LockMode::Exclusive, lock);
         self.wake(lock, &last, effects);
@@ -208,8 +202,6 @@ impl Machine {
     }
 
     /// Why a request that comes now is not granted.
-    #[cold]
-    #[inline(never)]
     pub(super) fn denial(&self, mode: LockMode, lock: LockSlot) -> Outcome {
         match self.tables.closed(lock) {
             Some(until) => Outcome::Delayed(Delayed {

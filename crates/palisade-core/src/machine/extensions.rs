@@ -58,8 +58,6 @@ impl Extensions {
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn forget_it(&mut self, lease: LeaseSlot) {
         let known = self
             .of

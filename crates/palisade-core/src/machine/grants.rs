@@ -181,7 +181,6 @@ impl Machine {
     }
 
     /// Checks the options of a request that is not plain.
-    #[cold]
     fn check_rare(acquire: &Acquire) -> Result<(), Invalid> {
         if let LockMode::Permits(permits) = acquire.mode {
             Machine::check_permits(&acquire.lock, permits)?;
@@ -705,7 +704,6 @@ impl Machine {
         !owner.is_named() || self.tables.principal_of(owner) == by
     }
 
-    #[cold]
     pub(super) fn missing(&self, grant: &GrantRef, missing: Missing) -> Outcome {
         match missing {
             Missing::Gone => match (self.past(grant), self.other_number(grant)) {
@@ -779,7 +777,6 @@ pub(super) fn is_meant(grant: &Grant, lease: &Lease, named: &GrantRef) -> bool {
     lease.key == named.key && named.token.is_none_or(|token| token == grant.token())
 }
 
-#[cold]
 fn wrong_principal(lock: &LockName) -> Outcome {
     Outcome::WrongPrincipal { lock: lock.clone() }
 }

@@ -317,8 +317,6 @@ impl<T: Owned> Shared<T> {
         &mut self.latest.1
     }
 
-    #[cold]
-    #[inline(never)]
     fn change_latest(&mut self, by: Principal) {
         let count = self.counts.remove(&by).unwrap_or(0);
         let (before, its) = core::mem::replace(&mut self.latest, (by, count));

@@ -141,6 +141,13 @@ impl Machine {
         }
     }
 
+    /// Plants a state that no entries lead to: the next token is [`Token::FIRST`], whatever was drawn before. The assertion
+    /// of A2 fails when a lock that has had a grant is granted again.
+    #[cfg(feature = "testing")]
+    pub fn plant_used_token(&mut self) {
+        self.next_token = Some(Token::FIRST);
+    }
+
     /// Applies one entry of the log: first everything due at its instant, then its command. [`Expiry`] bounds how much ends
     /// beside the command.
     ///

@@ -58,8 +58,6 @@ impl Tables {
 
 impl Machine {
     /// Checks a request for permits before its lock is looked up.
-    #[cold]
-    #[inline(never)]
     pub(super) fn check_permits(lock: &LockName, permits: Permits) -> Result<(), Invalid> {
         slot_key(lock, permits.of()).map(drop)
     }
@@ -75,8 +73,6 @@ impl Machine {
     }
 
     /// A lock is asked for that nobody holds and somebody comes before, or permits of a lock that has a writer.
-    #[cold]
-    #[inline(never)]
     pub(super) fn decide_kept(
         &mut self,
         lock: LockSlot,
@@ -91,8 +87,6 @@ impl Machine {
     }
 
     /// Decides a request for a semaphore that somebody holds. A later request does not overtake waiting ones (P6).
-    #[cold]
-    #[inline(never)]
     pub(super) fn decide_permits(
         &mut self,
         lock: LockSlot,
@@ -130,8 +124,6 @@ impl Machine {
     }
 
     /// Ends those holders of a semaphore that have leases over by this instant: at most one for each slot.
-    #[cold]
-    #[inline(never)]
     pub(super) fn bring_up_semaphore(&mut self, lock: LockSlot, effects: &mut Vec<Effect>) {
         let holders = self.tables.readers_of(lock);
         let over: Vec<ShareSlot> = holders

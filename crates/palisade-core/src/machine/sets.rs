@@ -72,8 +72,6 @@ impl Tables {
 
     /// Notes the sets of a client that got a lock, to be looked at: they may take it over. Grows with that client's own
     /// waiting sets alone.
-    #[cold]
-    #[inline(never)]
     pub(super) fn note_sets_of(&mut self, client: ClientSlot) {
         let its = self.sets_of.range((client, 0)..=(client, u64::MAX));
         self.sets_to_try.extend(its.map(|(_, arrival)| *arrival));
@@ -111,7 +109,6 @@ struct Survey {
 
 impl Machine {
     /// Checks a request for a set before its locks are looked up.
-    #[cold]
     pub(super) fn check_set(acquire: &Acquire) -> Result<(), Invalid> {
         acquire.check_set()?;
         if acquire.mode == LockMode::Exclusive && acquire.options.is_none() {
@@ -122,8 +119,6 @@ impl Machine {
     }
 
     /// Grants all locks of a set, or none.
-    #[cold]
-    #[inline(never)]
     pub(super) fn decide_set(&mut self, acquire: Acquire, effects: &mut Vec<Effect>) -> Outcome {
         for lock in acquire.locks() {
             self.stand(lock, effects);
@@ -330,8 +325,6 @@ impl Machine {
 
     /// The caller of a set is back, and the set's first record shows it already. Updates the other records, and looks at the
     /// set again.
-    #[cold]
-    #[inline(never)]
     pub(super) fn rejoin_set(&mut self, slot: WaiterSlot, effects: &mut Vec<Effect>) {
         let Waiter { since, arrival, .. } = self.tables.waiters[slot];
         let parts = self.tables.parts_of(slot);
@@ -359,8 +352,6 @@ impl Machine {
 
     /// Grants a set, or sees that it is over or refused: `lock` is being handed on, and the set is first in its queue.
     /// Whether that queue is to be looked at again: if not, the set waits, or has the lock.
-    #[cold]
-    #[inline(never)]
     pub(super) fn wake_set(
         &mut self,
         lock: Option<LockSlot>,
@@ -484,8 +475,6 @@ impl Machine {
     }
 
     /// Takes a set that is not granted out of its queues, with or without an answer, and hands its locks on.
-    #[cold]
-    #[inline(never)]
     pub(super) fn leave_set(
         &mut self,
         slot: WaiterSlot,
@@ -534,8 +523,6 @@ impl Machine {
 
     /// Hands on the locks that sets have left: at most [`limits::SET_LOCKS`] for each set that ended. A lock in the list keeps
     /// its record: nothing else forgets it meanwhile.
-    #[cold]
-    #[inline(never)]
     pub(super) fn wake_rest(&mut self, effects: &mut Vec<Effect>) {
         while let Some((lock, last)) = self.to_wake.pop_front() {
             self.tables.extra_mut(lock).to_wake = false;

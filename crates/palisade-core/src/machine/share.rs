@@ -130,8 +130,6 @@ impl Tables {
     }
 
     /// Puts a shared grant into the index, because it will not be the newest of its lease any more.
-    #[cold]
-    #[inline(never)]
     pub(super) fn index_share(&mut self, share: ShareSlot) {
         let Share {
             lock,
@@ -147,8 +145,6 @@ impl Tables {
     }
 
     /// Takes a reader from its lock and its lease. The phase ends with its last one.
-    #[cold]
-    #[inline(never)]
     pub(crate) fn remove_share(&mut self, share: ShareSlot) {
         let Share {
             lock,
@@ -239,8 +235,6 @@ impl Tables {
     }
 
     /// The grant of the lock's phase with this number.
-    #[cold]
-    #[inline(never)]
     pub(super) fn reader(&self, lock: LockSlot, number: Token) -> Option<ShareSlot> {
         self.numbers.find(&number, |share| {
             let share = self.share(share);
@@ -279,27 +273,19 @@ impl Tables {
 
     // Not inlined, so that an exclusive grant costs only one comparison for each of these.
 
-    #[cold]
-    #[inline(never)]
     pub(super) fn lock_of_share(&self, share: ShareSlot) -> LockSlot {
         self.share(share).lock
     }
 
-    #[cold]
-    #[inline(never)]
     pub(super) fn grant_of_share(&self, share: ShareSlot) -> &Grant {
         &self.share(share).grant
     }
 
-    #[cold]
-    #[inline(never)]
     pub(super) fn grant_of_share_mut(&mut self, share: ShareSlot) -> &mut Grant {
         &mut self.share_mut(share).grant
     }
 
     /// The token of a shared grant's phase.
-    #[cold]
-    #[inline(never)]
     pub(super) fn phase_of(&self, share: ShareSlot) -> Token {
         self.locks[self.share(share).lock].grant.token()
     }
@@ -326,8 +312,6 @@ impl Tables {
     }
 
     /// The fencing token of a shared grant.
-    #[cold]
-    #[inline(never)]
     pub(super) fn fencing_of_share(&self, share: ShareSlot) -> Token {
         self.named(share).1.token
     }

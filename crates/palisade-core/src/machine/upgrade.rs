@@ -43,8 +43,6 @@ impl Tables {
 impl Machine {
     /// Decides a request to upgrade on a lock with readers. It may come from the reader in mode update, or from a client
     /// that wrongly takes itself for it.
-    #[cold]
-    #[inline(never)]
     pub(super) fn decide_upgrade(
         &mut self,
         lock: LockSlot,
@@ -75,8 +73,6 @@ impl Machine {
     }
 
     /// Refuses to upgrade a grant that the lease does not have, and says what became of the grant, if that is known.
-    #[cold]
-    #[inline(never)]
     pub(super) fn refuse_upgrade(&self, acquire: &Acquire, lease: LeaseFor) -> Outcome {
         let lock = self.tables.find_lock(&acquire.lock);
         let writer = lock.filter(|lock| self.tables.is_exclusive(*lock));

@@ -254,6 +254,7 @@ impl Machine {
         left
     }
 
+    // The figure is in `shared.rs`.
     #[cold]
     #[inline(never)]
     fn settle_each(&mut self, effects: &mut Vec<Effect>) {

@@ -34,6 +34,8 @@ mod demo;
 mod doctor;
 mod elect;
 mod exposure;
+#[cfg(feature = "testing")]
+mod failed_assertion;
 mod gateway;
 mod golden;
 mod history;

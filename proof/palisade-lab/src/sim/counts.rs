@@ -55,6 +55,12 @@ counts! {
     revoked: "revoked",
     /// Grants that a client took over from its previous process.
     superseded: "superseded",
+    /// Single callers that left their queues.
+    callers_gone: "callers that left",
+    /// Places reserved for callers that were gone.
+    orphaned: "places reserved",
+    /// Grants that reached nobody.
+    unclaimed: "grants that reached nobody",
     /// Renewals in the log.
     renewals: "renewals",
     /// Elements added and acknowledged.
@@ -108,6 +114,9 @@ impl Counts {
             },
             Fact::Decided { granted: 2.., .. } => &mut self.sets,
             Fact::Queued { locks, .. } if locks.are_several() => &mut self.waiting_sets,
+            Fact::Gone { single: true, .. } => &mut self.callers_gone,
+            Fact::Orphaned { .. } => &mut self.orphaned,
+            Fact::Unclaimed { .. } => &mut self.unclaimed,
             Fact::Renewed { .. } => &mut self.renewals,
             Fact::Added { .. } => &mut self.added,
             Fact::Rejected { .. } => &mut self.rejected,

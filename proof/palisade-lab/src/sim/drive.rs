@@ -3,6 +3,7 @@
 
 use palisade_core::Token;
 
+use super::authority::SINGLE;
 use super::fact::{ChangeKind, Fact, LockChange};
 use super::plan::{AUTHORITY, RESOURCE};
 use super::port::Belief;
@@ -58,6 +59,7 @@ impl World {
             self.authority.die(power, chance);
         }
         self.authority_boot += 1;
+        self.calls.clear();
         self.syncing = false;
         for client in 0..self.plan.clients {
             let session = self.clients[usize::from(client)].session;
@@ -80,7 +82,9 @@ impl World {
             }
         }
         for (to, answer) in std::mem::take(&mut self.authority.out) {
-            if usize::from(to.client) < self.clients.len() {
+            if let (SINGLE, Some(call)) = (to.client, self.calls.get(&to.operation)) {
+                self.after(call.plan.reads_after * MS, Event::CallerReads(to.operation));
+            } else if usize::from(to.client) < self.clients.len() {
                 self.send(AUTHORITY, to.client, "answer", Event::ToClient(to, answer));
             }
         }

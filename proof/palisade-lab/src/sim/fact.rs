@@ -65,6 +65,22 @@ pub enum Fact {
     Gone {
         /// The request.
         request: u32,
+        /// Whether it was a single caller, not one of a session.
+        single: bool,
+    },
+    /// The log reserves the place of a request whose caller is gone and may come back.
+    Orphaned {
+        /// The request.
+        request: u32,
+        /// Until when.
+        until: u64,
+    },
+    /// The authority learnt that nobody will take a grant up, and that nobody can ask for it again.
+    Unclaimed {
+        /// The lock.
+        lock: u8,
+        /// The grant.
+        token: u64,
     },
     /// The authority received an acquire of a client itself, not of somebody with its id.
     AcquireTaken {

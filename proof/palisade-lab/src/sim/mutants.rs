@@ -38,6 +38,10 @@ pub enum Mutant {
     ReleaseByName,
     /// A waiter is granted although it left or its wait is over.
     WaiterUnchecked,
+    /// A request is granted although its single caller is gone.
+    CallersUnchecked,
+    /// A grant that reached nobody is kept.
+    UnclaimedKept,
     /// A caller that hangs up leaves its queue in memory but not in the log.
     WithdrawalNotLogged,
     /// After a change of leader a request is granted whose caller has not come back.
@@ -147,7 +151,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 55] = [
+pub const TABLE: [Row; 57] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -225,6 +229,18 @@ pub const TABLE: [Row; 55] = [
         "A10",
         rule::FIFO,
         "hang-ups do not reach the orderer, and waits reach it without their deadline",
+    ),
+    row(
+        Mutant::CallersUnchecked,
+        "A10",
+        rule::FIFO,
+        "the loop does not hear that a single caller is gone",
+    ),
+    row(
+        Mutant::UnclaimedKept,
+        "A10",
+        rule::UNCLAIMED,
+        "the loop does not hear that a grant reached nobody",
     ),
     row(
         Mutant::WithdrawalNotLogged,

@@ -1,15 +1,18 @@
 //! Injects the faults, and ends them.
 
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use palisade_core::{LockName, Token};
+use palisade_core::{
+    Acquire, ClientId, LockMode, LockName, Permits, RequestId, Span, Token, Ttl, Under,
+};
 use palisade_pipeline::Request;
 
-use super::authority::{Incoming, ReplyTo};
+use super::authority::{Call, Incoming, ReplyTo};
 use super::clock::hold;
 use super::fact::Fact;
 use super::mutants::Mutant;
-use super::plan::{AUTHORITY, NODES, PlannedFault, RESOURCE, lock_name};
+use super::plan::{AUTHORITY, CLIENTS, NODES, PlannedCall, PlannedFault, RESOURCE, lock_name};
 use super::queue::Event;
 use super::world::{MS, World};
 
@@ -122,6 +125,7 @@ impl World {
             PlannedFault::JumpWall(ms) => self.authority.jump_wall(ms),
             PlannedFault::Backup => self.authority.disk().back_up(),
             PlannedFault::Revoke(lock) => self.revoke(lock),
+            PlannedFault::Call(call) => self.call(call),
             PlannedFault::Resize(lock, permits) => self.resize(lock, permits),
         }
     }
@@ -268,6 +272,35 @@ impl World {
             permits: permits.into(),
         };
         self.authority.take_in(Incoming::Ask(OPERATOR, request));
+    }
+
+    /// A single caller asks. The handle draws a request's id for one that brings none.
+    fn call(&mut self, planned: PlannedCall) {
+        let number = self.next_call;
+        let client = format!("caller-{}", CLIENTS as u32 + number % (10 - CLIENTS as u32));
+        let of = self.permits[usize::from(planned.lock)].load(Ordering::Relaxed);
+        let (Ok(lock), Ok(client), Ok(ttl)) = (
+            LockName::new(&lock_name(planned.lock)),
+            ClientId::new(&client),
+            Ttl::from_millis(self.plan.ttl_ms.0),
+        ) else {
+            return;
+        };
+        if !self.authority.is_up() {
+            return;
+        }
+        self.next_call += 1;
+        let request = RequestId::from_bytes((u128::MAX - u128::from(number)).to_be_bytes());
+        let call = Rc::new(Call::new(number, lock.clone(), request, planned));
+        let wish = Acquire {
+            wait: Some(Span::from_millis(planned.waits)),
+            mode: Permits::new(1, of.into()).map_or(LockMode::Exclusive, LockMode::Permits),
+            ..Acquire::new(lock, client, Under::new(ttl), Some(request))
+        };
+        self.calls.insert(number, Rc::clone(&call));
+        self.authority
+            .take_in(Incoming::Call(call, Request::Acquire(wish)));
+        self.after(planned.stays * MS, Event::CallerLeaves(number));
     }
 
     /// From now on nothing fails, and everything that was down restarts.

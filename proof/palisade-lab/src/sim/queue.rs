@@ -17,6 +17,8 @@ pub(crate) enum Event {
     Broken(u8, u32),
     ToResource(ReplyTo, Ask),
     FromResource(ReplyTo, Reply),
+    CallerReads(u32),
+    CallerLeaves(u32),
     RoundDone(u32),
     ResourceDone(u32),
     Effect(u32),

@@ -10,7 +10,9 @@
 //! One thread. Each step takes the earliest event, lets its process run until it waits again, and sends the
 //! messages of the process.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 
@@ -19,7 +21,7 @@ use palisade_pipeline::{Answer, Failure, Request};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
-use super::authority::{Authority, Incoming, ReplyTo};
+use super::authority::{Authority, Call, Incoming, ReplyTo};
 use super::check::rule;
 use super::clock::{MachineClock, VirtualTime, hold};
 use super::counts::Counts;
@@ -70,6 +72,9 @@ pub(crate) struct World {
     pub(crate) authority: Authority,
     pub(crate) authority_clock: Arc<MachineClock>,
     pub(crate) authority_boot: u32,
+    /// The single callers since it started.
+    pub(crate) calls: BTreeMap<u32, Rc<Call>>,
+    pub(crate) next_call: u32,
     pub(crate) syncing: bool,
     pub(crate) damaged: bool,
     pub(crate) resource: Resource,
@@ -129,6 +134,8 @@ impl World {
             authority: Authority::new(&plan, Arc::clone(&authority_clock), mutant),
             authority_clock,
             authority_boot: 0,
+            calls: BTreeMap::new(),
+            next_call: 0,
             syncing: false,
             damaged: false,
             resource: Resource::new(seed, Arc::clone(&keys), name.clone(), mutant),
@@ -251,6 +258,17 @@ impl World {
             Event::ToResource(to, ask) => {
                 self.resource.take_in(Job { to, ask });
                 self.resource_facts();
+            }
+            Event::CallerReads(number) => {
+                if let Some(call) = self.calls.get(&number) {
+                    call.reads();
+                }
+            }
+            Event::CallerLeaves(number) => {
+                let leaves = self.calls.remove(&number).map(|call| call.leaves());
+                for heard in leaves.into_iter().flatten() {
+                    self.authority.take_in(heard);
+                }
             }
             Event::RoundDone(boot) => self.round_done(boot),
             Event::ResourceDone(boot) => self.resource_done(boot),

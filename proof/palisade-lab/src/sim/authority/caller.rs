@@ -1,9 +1,12 @@
 //! Callers, the messages that reach the process, and the meaning of names.
 
-use palisade_core::{Acquire, LockMode, Token};
+use std::rc::Rc;
+
+use palisade_core::{Acquire, GrantRef, LockMode, RequestId, Token};
 use palisade_pipeline::Request;
 use palisade_pipeline::orderer::Address;
 
+use super::call::Call;
 use crate::sim::locks::Locks;
 
 /// The destination of an answer: the client, its connection, and its operation.
@@ -18,6 +21,12 @@ pub(crate) struct ReplyTo {
 pub(crate) enum Incoming {
     Ask(ReplyTo, Request),
     Hangup(u8, u32),
+    /// A single caller asks.
+    Call(Rc<Call>, Request),
+    /// A single caller is gone; whether its place is reserved for a while.
+    Gone(RequestId, bool),
+    /// A single caller is gone, with this grant unread.
+    Unclaimed(GrantRef),
     /// A planned stop: first the waits end,
     Drain,
     /// then the process does.
@@ -25,9 +34,10 @@ pub(crate) enum Incoming {
 }
 
 /// The destination of an answer, and the grant that its request renews.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Caller {
     pub(super) to: ReplyTo,
+    pub(super) call: Option<Rc<Call>>,
     pub(super) renews: Option<Token>,
     /// The semaphore that its request changes, and how many permits that gets.
     pub(super) resizes: Option<(u8, u8)>,
@@ -35,13 +45,17 @@ pub(super) struct Caller {
 
 impl Address for Caller {
     fn session(&self) -> Option<u64> {
-        Some(session(self.to.client, self.to.incarnation))
+        let of_session = self.call.is_none();
+        of_session.then(|| session(self.to.client, self.to.incarnation))
     }
 
     fn is_gone(&self) -> bool {
-        false
+        self.call.as_ref().is_some_and(|call| call.is_gone())
     }
 }
+
+/// Stands for the client in the address of a single caller; its number is the operation.
+pub(crate) const SINGLE: u8 = u8::MAX - 1;
 
 /// The number of a client's connection.
 pub(super) fn session(client: u8, incarnation: u32) -> u64 {

@@ -67,6 +67,11 @@ impl Follower {
         Some(session(to.client, to.incarnation))
     }
 
+    /// A single caller is gone. Returns whether its request waits.
+    pub(super) fn leaves(&mut self, request: u32) -> bool {
+        self.waiting.remove(&request).is_some()
+    }
+
     /// Removes the requests that wait through a client's connection, and returns their numbers in the order of the
     /// requests.
     pub(super) fn hang_up(&mut self, client: u8, incarnation: u32) -> Vec<u32> {
@@ -142,7 +147,14 @@ impl Follower {
             Command::Resize { lock, permits } => Some((index(lock), *permits as u8)),
             _ => None,
         };
+        let orphaned = match &entry.command {
+            Command::Orphan(request) => Some(*request),
+            _ => None,
+        };
         let outcome = self.machine.apply(entry, &mut self.effects).outcome;
+        if let Some(request) = orphaned {
+            facts.extend(self.orphaned(request, ids));
+        }
         if let (Some((lock, permits)), Outcome::Done) = (resizes, &outcome) {
             facts.push(Fact::Resized { lock, permits });
         }
@@ -195,6 +207,21 @@ impl Follower {
         let view = self.machine.view(&event.lock, self.machine.now());
         let mut readers = view.iter().flat_map(|view| &view.readers);
         readers.any(|reader| reader.update && Some(reader.id) == event.shared)
+    }
+
+    /// The place of a request is reserved, because its caller is gone for now.
+    fn orphaned(&mut self, request: RequestId, ids: &mut IdMap) -> Option<Fact> {
+        let mut records = self.machine.records();
+        let until = records.find_map(|record| match record {
+            Record::Waiter(waiter) if waiter.request == request => {
+                Some(waiter.orphan?.min(waiter.deadline))
+            }
+            _ => None,
+        })?;
+        self.orphans.insert(request, until);
+        let request = ids.number(request);
+        let until = until.as_nanos();
+        Some(Fact::Orphaned { request, until })
     }
 
     fn acquired(

@@ -2,12 +2,14 @@
 //! own before the next.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
-use palisade_core::{LeaseKey, Span, Timestamp};
+use palisade_core::{GrantRef, LeaseKey, Principal, RequestId, Span, Timestamp};
 use palisade_pipeline::Request;
 use palisade_pipeline::orderer::Orderer;
 use palisade_pipeline::round::{Inbox, RoundInput};
 
+use super::call::Call;
 use super::caller::{Caller, Incoming, ReplyTo, index, session};
 use super::follower::{CallerAndWait, Follower};
 use super::queues::{in_turn, overtaken};
@@ -52,18 +54,39 @@ impl Inbox<Caller> for SimInbox<'_> {
                 return Some(own);
             }
             let next = self.inbox.front()?;
-            if let Incoming::Ask(to, request) = next
+            let asks = match next {
+                Incoming::Ask(to, request) => Some((*to, request)),
+                Incoming::Call(call, request) => Some((call.to(), request)),
+                _ => None,
+            };
+            if let Some((to, request)) = asks
                 && !std::mem::replace(&mut self.coming.known, true)
             {
-                self.coming.inputs = before(self.lab, self.follower, *to, request, so_far);
+                self.coming.inputs = before(self.lab, self.follower, to, request, so_far);
                 continue;
             }
             self.coming.known = false;
             match self.inbox.pop_front()? {
-                Incoming::Ask(to, request) => return Some(self.ask(to, request, so_far)),
+                Incoming::Ask(to, request) => return Some(self.ask(to, None, request, so_far)),
+                Incoming::Call(call, request) => {
+                    return Some(self.ask(call.to(), Some(call), request, so_far));
+                }
+                Incoming::Gone(request, may_return) => {
+                    if let Some(gone) = self.gone(request, may_return) {
+                        return Some(gone);
+                    }
+                }
+                Incoming::Unclaimed(grant) => {
+                    if let Some(grant) = self.lab.unclaimed(grant) {
+                        return Some(RoundInput::Unclaimed(Principal::ANONYMOUS, grant));
+                    }
+                }
                 Incoming::Hangup(client, incarnation) => {
                     let gone = self.follower.hang_up(client, incarnation).into_iter();
-                    let gone = gone.map(|request| Fact::Gone { request });
+                    let gone = gone.map(|request| Fact::Gone {
+                        request,
+                        single: false,
+                    });
                     self.lab.facts.extend(gone);
                     if self.lab.mutant != Some(Mutant::WaiterUnchecked) {
                         return Some(RoundInput::Hangup(session(client, incarnation)));
@@ -106,9 +129,26 @@ impl SimInbox<'_> {
         }
     }
 
+    /// A single caller is gone. One whose place is reserved leaves its queue later, if at all.
+    fn gone(&mut self, request: RequestId, may_return: bool) -> Option<RoundInput<Caller>> {
+        let number = self.lab.ids.number(request);
+        if !may_return && self.follower.leaves(number) {
+            self.lab.facts.push(Fact::Gone {
+                request: number,
+                single: true,
+            });
+        }
+        (self.lab.mutant != Some(Mutant::CallersUnchecked)).then_some(RoundInput::Gone {
+            by: Principal::ANONYMOUS,
+            request,
+            may_return,
+        })
+    }
+
     fn ask(
         &mut self,
         to: ReplyTo,
+        call: Option<Rc<Call>>,
         request: Request,
         so_far: &Orderer<Caller>,
     ) -> RoundInput<Caller> {
@@ -118,6 +158,7 @@ impl SimInbox<'_> {
         };
         let caller = Caller {
             to,
+            call,
             renews: match &request {
                 Request::Renew { grant, .. } => grant.token,
                 _ => None,
@@ -133,6 +174,16 @@ impl SimInbox<'_> {
         let request = seams::inward(request, lab.mutant, machine, at, &mut lab.ids);
         self.asked = Some((to, wanted));
         RoundInput::Ask(request.into(), caller)
+    }
+}
+
+impl Lab {
+    /// A grant reached nobody, and nobody can ask for it again. Returns it if the loop is to hear of it.
+    pub(super) fn unclaimed(&mut self, grant: GrantRef) -> Option<GrantRef> {
+        let lock = index(&grant.lock);
+        let token = self.ids.outward(grant.token?).get();
+        self.facts.push(Fact::Unclaimed { lock, token });
+        (self.mutant != Some(Mutant::UnclaimedKept)).then_some(grant)
     }
 }
 
@@ -154,10 +205,13 @@ fn before(
             operation: NOBODYS,
             ..to
         },
+        call: None,
         renews: None,
         resizes: None,
     };
     let own = seams::first(request, lab.mutant, machine, so_far.now());
-    let own = own.into_iter().map(|asked| RoundInput::Ask(asked, nobody));
+    let own = own
+        .into_iter()
+        .map(|asked| RoundInput::Ask(asked, nobody.clone()));
     sessions.chain(own).collect()
 }

@@ -10,6 +10,7 @@
 //! The loop, its orderer, codec and replay, and the log are the product's. Here is what its thread has: an inbox, an alarm,
 //! clocks and a log.
 
+mod call;
 mod caller;
 mod disk;
 mod follower;
@@ -22,7 +23,9 @@ mod seams;
 
 use std::sync::Arc;
 
-use palisade_core::{Away, Command, Limits, Span, Timestamp, WallTime, limits};
+use palisade_core::{
+    Away, Command, GrantRef, Limits, Principal, Span, Timestamp, WallTime, limits,
+};
 use palisade_pipeline::orderer::{Moment, Released};
 use palisade_pipeline::round::UntilNext;
 use palisade_pipeline::{Answer, Returning, Writable, first_commands, take_over};
@@ -33,7 +36,8 @@ use super::fact::Fact;
 use super::mutants::Mutant;
 use super::plan::{LOCKS, Plan};
 use super::rng::Rng;
-pub(crate) use caller::{Incoming, ReplyTo};
+pub(crate) use call::Call;
+pub(crate) use caller::{Incoming, ReplyTo, SINGLE};
 use disk::{Disk, Opened};
 use follower::turn;
 use id_map::IdMap;
@@ -328,10 +332,19 @@ impl Authority {
         let Released { answers, events } = process.round.written();
         let seen = events.filter_map(|event| turn(&event, ids));
         facts.extend(seen.map(Fact::Published));
+        let mut unclaimed: Vec<GrantRef> = Vec::new();
         for (caller, answer) in answers {
-            let answer = seams::outward(answer, caller, mutant, ids);
-            facts.extend(seams::acknowledged(&answer, caller));
+            if let Some(call) = &caller.call {
+                unclaimed.extend(call.answer(&answer));
+            }
+            let answer = seams::outward(answer, &caller, mutant, ids);
+            facts.extend(seams::acknowledged(&answer, &caller));
             self.out.push((caller.to, answer));
+        }
+        for grant in unclaimed {
+            if let Some(grant) = self.lab.unclaimed(grant) {
+                process.round.unclaimed(Principal::ANONYMOUS, grant);
+            }
         }
     }
 

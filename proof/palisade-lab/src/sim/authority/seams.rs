@@ -168,7 +168,7 @@ fn named(grant: GrantRef, ids: &IdMap) -> GrantRef {
 /// An answer for a client, with the issued tokens.
 pub(super) fn outward(
     answer: Answer,
-    caller: Caller,
+    caller: &Caller,
     mutant: Option<Mutant>,
     ids: &IdMap,
 ) -> Answer {
@@ -469,7 +469,7 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
 }
 
 /// The fact that an answer is sent, if it says "you hold" or, to an operator, that a number of permits has changed.
-pub(super) fn acknowledged(answer: &Answer, caller: Caller) -> Option<Fact> {
+pub(super) fn acknowledged(answer: &Answer, caller: &Caller) -> Option<Fact> {
     let (token, fencing) = match answer {
         Answer::Outcome(Outcome::Granted(granted)) => (granted.number(), Some(granted.token)),
         Answer::Outcome(Outcome::Renewed(_)) => (caller.renews?, None),

@@ -130,7 +130,9 @@ impl Check for Exclusion {
                     *self.acquires.entry((lock, *client)).or_default() += 1;
                 }
             }
-            Fact::ReleaseTaken { lock, token } => drop(self.released.insert((*lock, *token))),
+            Fact::ReleaseTaken { lock, token } | Fact::Unclaimed { lock, token } => {
+                self.released.insert((*lock, *token));
+            }
             Fact::RevokeTaken { lock, token } => drop(self.revoked.insert((*lock, *token))),
             Fact::AbandonTaken { request } => drop(self.abandoned.insert(*request)),
             Fact::Decided {

@@ -547,8 +547,13 @@ impl Check for Fifo {
                 self.of.insert(*request, *of);
             }
             Fact::Resized { lock, permits } => self.resized(*lock, *permits),
-            Fact::Gone { request } => {
+            Fact::Gone { request, .. } => {
                 self.gone.insert(*request);
+            }
+            Fact::Orphaned { request, until } => {
+                if let Some(place) = self.place(*request) {
+                    self.waiting[place].orphan = Some(*until);
+                }
             }
             Fact::DiskFull => self.full = true,
             Fact::Graced { .. } => self.full = false,

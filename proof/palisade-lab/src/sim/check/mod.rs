@@ -21,6 +21,7 @@ mod slot_table;
 mod stop;
 mod token_locks;
 mod token_order;
+mod unclaimed;
 
 use super::plan::Plan;
 pub(crate) use rule::Check;
@@ -39,6 +40,7 @@ pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
         Box::<stop::Stop>::default(),
         Box::<presence::Presence>::default(),
         Box::new(fifo::Fifo::new(plan)),
+        Box::<unclaimed::Unclaimed>::default(),
         Box::<durability::Durability>::default(),
         Box::<full_disk::FullDisk>::default(),
         Box::new(belief::Belief::new(plan.tame)),

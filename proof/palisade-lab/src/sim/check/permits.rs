@@ -200,7 +200,12 @@ impl Check for Permits {
                 };
                 self.waiting.insert(*request, waiter);
             }
-            Fact::Gone { request } => drop(self.waiting.remove(request)),
+            Fact::Gone { request, .. } => drop(self.waiting.remove(request)),
+            Fact::Orphaned { request, until } => {
+                if let Some(waiter) = self.waiting.get_mut(request) {
+                    waiter.lost_at = Some(*until);
+                }
+            }
             Fact::Resized { lock, permits } => {
                 // Requests that want more leave the queue.
                 let wants = Locks::one(*lock);

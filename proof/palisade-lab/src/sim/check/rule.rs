@@ -22,6 +22,7 @@ pub(crate) const LATE_EXPIRY: &str = "no lease without end";
 pub(crate) const STOP: &str = "a stop grants nothing";
 pub(crate) const PRESENCE: &str = "work is not absence";
 pub(crate) const FIFO: &str = "first come, first served";
+pub(crate) const UNCLAIMED: &str = "what nobody takes up is given back";
 pub(crate) const DURABILITY: &str = "durability of acknowledged grants";
 pub(crate) const FULL_DISK: &str = "a full disk stops nothing";
 pub(crate) const BELIEF: &str = "one believer";
