@@ -197,7 +197,7 @@ def old_servers_are_asked_once(trial: Trial) -> None:
     scripted = trial.scripted()
     scripted.decide = lambda request: error(404, "not_found") if request.path == "/v1/listen" else None
     driver = listening(trial, scripted.url)
-    trial.held(driver, ttl_ms=1500)
+    trial.held(driver, ttl_ms=3000)
     expect(until(lambda: scripted.of("listen")), "it does not listen")
     pause(3000)  # real time: several renewals
     expect(len(scripted.of("listen")) == 1, f"{len(scripted.of('listen'))} requests that the server does not know")
