@@ -29,7 +29,7 @@ fn said(arguments: &[&str]) -> String {
 
 #[test]
 fn a_fence_is_installed_rearmed_shown_and_listed() {
-    let server = Postgres::start(&[]);
+    let server = Postgres::shared();
     let url = &server.url();
     let refused = fence(&["show", "--url", url, "orders"]);
     assert_eq!(status(&refused), 125);
@@ -291,7 +291,7 @@ fn sqlite_fences_are_installed_shown_rearmed_and_removed() {
 #[test]
 fn mysql_fences_are_installed_shown_rearmed_and_removed() {
     use mysql_async::prelude::Queryable as _;
-    let server = palisade_testbed::MariaDb::start(&[]);
+    let server = palisade_testbed::MariaDb::shared();
     let url = server.url();
     let rt = tokio::runtime::Runtime::new().unwrap();
     let pool = mysql_async::Pool::new(url.as_str());
@@ -372,7 +372,7 @@ fn an_error_names_its_cause() {
 #[test]
 fn mysql_of_oracle_is_fenced_and_a_fence_that_does_not_work_is_not_called_installed() {
     use mysql_async::prelude::Queryable as _;
-    let server = palisade_testbed::MySql::start(&[]);
+    let server = palisade_testbed::MySql::shared();
     let url = server.url();
     let rt = tokio::runtime::Runtime::new().unwrap();
     let pool = mysql_async::Pool::new(url.as_str());
