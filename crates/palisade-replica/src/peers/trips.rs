@@ -16,7 +16,7 @@ use crate::entry::NodeId;
 const SPAN: Duration = Duration::from_secs(5);
 
 /// Fewer say nothing: each can be late, because a node or its disk was busy.
-const LEAST: u32 = 5;
+const LEAST: u32 = 4;
 
 /// The round trips of this span, and of the one before.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,11 +62,10 @@ impl Trips {
         self.current.add(took);
     }
 
-    /// The shortest one; nothing if there were too few to tell.
+    /// The shortest one; nothing if there were too few to tell. A whole span counts: a node that just started is busy.
     pub(super) fn shortest(mut self, now: Duration) -> Option<Duration> {
         self.turn(now);
-        let enough = self.current.count.saturating_add(self.before.count) >= LEAST;
-        self.seen().filter(|_| enough)
+        self.seen().filter(|_| self.before.count >= LEAST)
     }
 
     /// The shortest one, however few and however old they are.
@@ -183,9 +182,10 @@ mod tests {
         for _ in 1..LEAST {
             trips.add(at(100), ms(30));
         }
-        assert_eq!(trips.shortest(at(100)), None, "too few");
+        assert_eq!(trips.shortest(at(105)), None, "too few");
         trips.add(at(101), ms(2));
-        assert_eq!(trips.shortest(at(102)), Some(ms(2)));
+        assert_eq!(trips.shortest(at(102)), None, "too soon");
+        assert_eq!(trips.shortest(at(105)), Some(ms(2)));
         for second in 106..120 {
             trips.add(at(second), ms(30));
         }

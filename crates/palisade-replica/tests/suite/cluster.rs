@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use palisade_core::{
     Acquire, ClientId, Command, LeaseKey, LockName, Others, Timestamp, Ttl, Under, WallTime,

@@ -20,7 +20,6 @@ mod quiet;
 mod rule;
 mod runtime;
 mod scenario;
-mod steady;
 mod world;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -35,7 +34,6 @@ pub use mutants::{Mutant, TABLE};
 pub use network::Terms;
 pub use quiet::{Quiet, quiet};
 pub use rule::Rule;
-pub use steady::{Steady, steady};
 pub use world::Counts;
 
 use crate::sim::rng::Rng;
