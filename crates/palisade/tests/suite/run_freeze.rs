@@ -23,7 +23,7 @@ fn ttl() -> Duration {
         let began = now();
         drop(Frozen::start(&["--ttl", "1h"]));
         let took = now().since(began).as_millis();
-        Duration::from_millis(2 * took).max(Duration::from_secs(2))
+        Duration::from_millis(4 * took).max(Duration::from_secs(3))
     });
     *TTL
 }
