@@ -257,7 +257,7 @@ impl Listening for LocalListening {
         let grants: Box<[pipeline::Listened]> = grants.collect();
         let mut names = Vec::new();
         for listened in &grants {
-            let _ = self.listener.name(listened, &runtime);
+            self.listener.name(listened, &runtime);
             names.push((listened.grant.lock.clone(), listened.number));
         }
         let handle = self.handle.clone();
