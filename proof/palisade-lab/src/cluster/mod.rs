@@ -20,6 +20,7 @@ mod quiet;
 mod rule;
 mod runtime;
 mod scenario;
+mod steady;
 mod world;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -34,6 +35,7 @@ pub use mutants::{Mutant, TABLE};
 pub use network::Terms;
 pub use quiet::{Quiet, quiet};
 pub use rule::Rule;
+pub use steady::{Steady, steady};
 pub use world::Counts;
 
 use crate::sim::rng::Rng;
