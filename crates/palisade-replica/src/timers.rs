@@ -213,6 +213,7 @@ impl Timers {
     }
 
     /// A profile with a contradiction does not compile.
+    #[expect(clippy::panic, reason = "the profiles are constants")]
     const fn of_profile(times: Times) -> Timers {
         match Timers::new(times) {
             Ok(timers) => timers,
