@@ -1,4 +1,4 @@
-//! The kinds of locks that a [`LockRequest`](crate::LockRequest) can ask for. Each has its own options, so an
+//! The kinds of locks that a [`LockRequest`] can ask for. Each has its own options, so an
 //! impossible request does not compile.
 //!
 //! | kind | made by | its own options | granted |

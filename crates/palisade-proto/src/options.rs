@@ -1,4 +1,4 @@
-//! The options of a grant on the wire. A new option is a field of [`with_options`] and an arm of three functions: bodies,
+//! The options of a grant on the wire. A new option is a field of `with_options` and an arm of three functions: bodies,
 //! messages and their readers follow.
 
 use palisade_core::{GrantOption, GrantOptions, Invalid};
