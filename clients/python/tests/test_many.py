@@ -56,7 +56,7 @@ def test_renewals_that_hang_cost_no_other_lease(monkeypatch: pytest.MonkeyPatch,
     silent, answers = MemoryServer(), MemoryServer()
     with silent.client() as hanging, answers.client() as client:
         hang = [hanging.lock(f"lock-{number}", ttl="3s").acquire() for number in range(3 * _renewals.FEW)]
-        grant = client.lock("orders", ttl="600ms").acquire()
+        grant = client.lock("orders", ttl="1500ms").acquire()
         silent.stall()
         for each in hang:
             assert each.lost.wait(30)

@@ -209,14 +209,14 @@ def test_callbacks_that_fail_and_block_disturb_nothing(caplog: pytest.LogCapture
     with server.client(notices=False) as client, pytest.raises(Invalid, match="callback is 5"):
         client.lock("other").acquire().listen(5)  # type: ignore[arg-type]
     with server.client() as client:
-        told, grant = Told(), client.lock("orders", ttl="600ms").acquire()
+        told, grant = Told(), client.lock("orders", ttl="1500ms").acquire()
         for callback in (fails, blocks, told):
             grant.listen(callback)
         server.down()
         assert blocked.wait(30)
         server.up()
         # Renewed for several leases' time.
-        time.sleep(2)  # real time: a lease that nobody renews is over
+        time.sleep(4)  # real time: a lease that nobody renews is over
         grant.check()
         told.waits("suspended", "restored")
         server.revoke("orders")
