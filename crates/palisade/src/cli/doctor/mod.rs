@@ -117,8 +117,11 @@ async fn servers(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     };
     let given = nodes.urls();
     let mut seen = join_all(given.iter().map(|url| Node::ask(&nodes, url))).await;
-    let others = others(&seen, given);
-    seen.extend(join_all(others.iter().map(|url| Node::ask(&nodes, url))).await);
+    // A node that has just joined may know the leader alone, which knows the others.
+    for _ in 0..2 {
+        let others = others(&seen);
+        seen.extend(join_all(others.iter().map(|url| Node::ask(&nodes, url))).await);
+    }
     let alone = seen.iter().all(|node| node.answers().is_none());
     let now = wall().0;
     let mut findings: Vec<Finding> = seen
@@ -129,22 +132,28 @@ async fn servers(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
-/// The members' addresses that were not given; at most so many that a strange answer costs little.
-fn others(seen: &[Node], given: &[String]) -> Vec<String> {
+/// The members' addresses that were not asked; at most so many that a strange answer costs little.
+fn others(seen: &[Node]) -> Vec<String> {
     const MOST: usize = 32;
-    let asked: BTreeSet<&str> = given.iter().map(|url| url.trim_end_matches('/')).collect();
+    let asked: BTreeSet<&str> = seen
+        .iter()
+        .map(|node| node.url.trim_end_matches('/'))
+        .collect();
     // A node that was given under another name is known by its id.
     let known: BTreeSet<&str> = seen
         .iter()
         .filter_map(|node| Some(&*node.cluster()?.node))
         .collect();
-    let members = seen
-        .iter()
-        .filter_map(Node::cluster)
-        .flat_map(|view| &view.members);
-    let urls = members
-        .filter(|member| !known.contains(&*member.node))
-        .filter_map(|member| member.url.as_deref())
+    let named = seen.iter().filter_map(Node::cluster).flat_map(|view| {
+        let leader = view.leader.as_deref().zip(view.leader_url.as_deref());
+        let members = view.members.iter();
+        members
+            .filter_map(|member| Some((&*member.node, member.url.as_deref()?)))
+            .chain(leader)
+    });
+    let urls = named
+        .filter(|(node, _)| !known.contains(node))
+        .map(|(_, url)| url)
         .filter(|url| !asked.contains(url.trim_end_matches('/')) && !url.starts_with("unix:"));
     let urls: BTreeSet<&str> = urls.collect();
     urls.into_iter().take(MOST).map(str::to_owned).collect()

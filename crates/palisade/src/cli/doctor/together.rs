@@ -257,6 +257,7 @@ mod tests {
 
     use super::super::finding::State;
     use super::super::node::{Answers, Introduction, Metrics};
+    use super::super::others;
     use super::*;
     use crate::cluster::Error;
 
@@ -376,6 +377,34 @@ mod tests {
         ] {
             assert_eq!(states(&cluster(&view), "cluster"), [expected]);
         }
+    }
+
+    #[test]
+    fn a_node_that_knows_the_leader_alone_leads_to_all_of_them() {
+        let seen = |at: usize, view: ClusterReply| {
+            let mut node = node(at, "a", "1.0", &[]);
+            if let Ok(answers) = &mut node.answers {
+                answers.cluster = Ok(view);
+            }
+            node
+        };
+        let urls = |ats: &[usize]| -> Vec<String> {
+            ats.iter()
+                .map(|at| format!("http://127.0.0.{at}:7420"))
+                .collect()
+        };
+        let leader = view(true, [20, 20]);
+        let joined = ClusterReply {
+            node: "2".into(),
+            role: ClusterRole::Follower,
+            leader_url: Some("http://127.0.0.1:7420".into()),
+            members: Vec::new(),
+            ..leader.clone()
+        };
+        let mut asked = vec![seen(2, joined)];
+        assert_eq!(others(&asked), urls(&[1]));
+        asked.push(seen(1, leader));
+        assert_eq!(others(&asked), urls(&[3]));
     }
 
     #[test]
