@@ -111,8 +111,8 @@ struct ClusterArgs {
     /// The URL that this node gives to clients, if it is not the one it listens on.
     #[arg(long, value_name = "URL", value_parser = value::advertise)]
     advertise: Option<Uri>,
-    /// How far apart the nodes are, the same on each of them: `rack` for round trips up to 5 ms and a new leader within
-    /// half a second, `region` for up to 20 ms, `multi-region` for up to 200 ms.
+    /// How far apart the nodes are, the same on each of them: `rack` for round trips up to 5 ms and the soonest new leader,
+    /// `region` for up to 20 ms, `multi-region` for up to 200 ms.
     #[arg(long, value_name = "PROFILE", default_value_t, value_parser = value::timers())]
     timers: Profile,
     /// A file with the secret that all nodes of the cluster share: at least 16 bytes. Required off loopback.
