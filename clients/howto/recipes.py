@@ -351,8 +351,8 @@ def freeze(blocks: list[Block], machine: Machine) -> None:
     machine.run(settings + "restic init")
     command = only(blocks, "sh").text
     # A lease of the usual length would only take time, and restic reads a pipe until it is closed.
-    changed = command.replace("run backup ", "run backup --ttl 1s ").replace("/srv/data", "--stdin < /srv/pipe")
-    assert "--ttl 1s" in changed and "/srv/pipe" in changed
+    changed = command.replace("run backup ", "run backup --ttl 4s ").replace("/srv/data", "--stdin < /srv/pipe")
+    assert "--ttl 4s" in changed and "/srv/pipe" in changed
     server = machine.started[0]
 
     def status(text: str, word: str) -> int:

@@ -179,7 +179,7 @@ def failing_listens_pause(trial: Trial) -> None:
         scripted.decide = lambda request, answer=answer: answer if request.path == "/v1/listen" else None
         driver = listening(trial, scripted.url)
         lock = f"lock-{answer.status}"
-        held = driver.call("acquire", **{**trial.wish(ttl_ms=3000), "lock": lock})
+        held = driver.call("acquire", **{**trial.wish(ttl_ms=10_000), "lock": lock})
         expect(held["ok"], f"acquire failed: {held}")
         expect(until(lambda scripted=scripted: scripted.of("listen")), "it does not listen")
         pause(3000)  # real time: so long its requests are counted
