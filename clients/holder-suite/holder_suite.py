@@ -110,8 +110,8 @@ def main() -> int:
     with Palisade(options.palisade) as spare, ThreadPoolExecutor(options.jobs) as pool:
         client_wire = wire_of(options.palisade, driver, spare)
         results = list(pool.map(lambda rule: run(rule, options.palisade, driver, spare, client_wire), rules))
-    # What is broken stands where a reader of a long log looks first.
-    for result in sorted(results, key=lambda result: bool(result["outcome"] == "broken")):
+    # Failures come last, where the reader of a long log looks first.
+    for result in sorted(results, key=lambda result: result["outcome"] in ("broken", "error")):
         print(f"{result['outcome']:8} {result['rule']:22} {result.get('why') or result['says']}")
     if options.report:
         with open(options.report, "w", encoding="utf-8") as report:

@@ -189,7 +189,7 @@ fn apply(named: &mut Named, news: GrantNews) {
             let kept = named.remove(&(lock, number));
             if let Some(kept) = kept.and_then(|kept| kept.upgrade()) {
                 // If it is not over yet, its upgrade says so, or the next renewal.
-                let _ = kept.ended(how.map_or(Loss::NotHeld, Loss::Ended), reason);
+                kept.ended(how.map_or(Loss::NotHeld, Loss::Ended), reason);
             }
         }
         GrantNews::Wanted {

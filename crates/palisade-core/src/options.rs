@@ -16,7 +16,7 @@ pub enum GrantOption {
     AtLeastFor,
 }
 
-/// What every face knows of an option.
+/// The facts of an option that every face needs.
 struct Row {
     option: GrantOption,
     code: u8,

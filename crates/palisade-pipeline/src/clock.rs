@@ -39,7 +39,7 @@ impl Clock {
         self.at(boottime())
     }
 
-    /// What it shows when [`boottime`] is this.
+    /// The time that it shows at this reading of [`boottime`].
     pub(super) fn at(&self, boottime: u64) -> Timestamp {
         match self {
             Clock::Running(Running {

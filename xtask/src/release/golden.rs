@@ -48,7 +48,7 @@ fn released() -> Result<Vec<String>, String> {
     Ok(tags.lines().map(str::to_owned).collect())
 }
 
-/// What of a manifest is not so. `blob` identifies what a file of the repository contains.
+/// The statements of a manifest that are not so. `blob` identifies what a file of the repository contains.
 fn differs(version: &str, manifest: &str, blob: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let again = "run proof/golden/make again, and commit what it writes";
     let manifest: Value = match serde_json::from_str(manifest) {

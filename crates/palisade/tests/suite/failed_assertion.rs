@@ -112,7 +112,7 @@ fn an_impossible_state_ends_the_server_before_anything_is_durable_or_sent() {
         assert!(says.contains(part), "{part:?} is not in: {says}");
     }
 
-    // What was durable is served: the release is not.
+    // The durable grant is served, and the release, which was not durable, is not.
     let again = Server::start(&data, false);
     let shown = again.show("a");
     assert_eq!(shown["holder"]["client_id"], "holder", "{shown}");

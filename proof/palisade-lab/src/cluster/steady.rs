@@ -13,7 +13,7 @@ use super::runtime::{MS, hold, sleep};
 /// The nodes have formed a cluster by then.
 const FORMED: u64 = 10_000 * MS;
 
-/// What happened after the cluster was formed.
+/// The events after the cluster was formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steady {
     /// How many leaders began to serve.

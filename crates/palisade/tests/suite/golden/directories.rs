@@ -18,7 +18,7 @@ fn doctor(data: &Path) -> (i32, String) {
     (status(&output), text(&output.stdout))
 }
 
-/// What was granted is there, the next token follows, and both survive the end of the server by SIGKILL.
+/// Every recorded grant is there, the next token follows, and both survive the end of the server by SIGKILL.
 fn serves(facts: &Facts, data: &Path, flags: &[&str], counter: Counter) {
     let mut server = Server::start("serve", data, flags);
     let found = facts.differences(&server, counter);

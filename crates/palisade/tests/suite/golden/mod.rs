@@ -1,4 +1,4 @@
-//! What released versions wrote and sent, which this build must serve (G188). proof/golden/README.md says what is in each set.
+//! This build must serve the data and the requests of released versions (G188). proof/golden/README.md lists each set.
 
 mod directories;
 mod fences;
@@ -37,7 +37,7 @@ impl Set {
         sets
     }
 
-    /// What is known of one directory.
+    /// The manifest's facts about one directory.
     fn facts(&self, name: &str) -> Facts {
         Facts(self.manifest["directories"][name].clone())
     }
@@ -58,7 +58,7 @@ impl Server {
     /// Starts it, or returns what it said when it refused.
     fn try_start(kind: &str, data: &Path, listen: &str, flags: &[&str]) -> Result<Server, String> {
         let log = data.with_extension("log");
-        // What ended thirty days ago would be gone.
+        // By default the rows of grants that ended thirty days ago would be gone.
         let age: &[&str] = match kind {
             "serve" => &["--history-age", "3660d"],
             _ => &[],
@@ -153,7 +153,7 @@ impl Drop for Server {
     }
 }
 
-/// What an authority had answered before its directory was packed.
+/// The answers of an authority before its directory was packed.
 #[derive(Clone)]
 struct Facts(Value);
 
@@ -170,7 +170,7 @@ impl Facts {
         self.0[name].as_str().unwrap_or_default()
     }
 
-    /// What differs at the server that has the directory now.
+    /// The differences at the server that has the directory now.
     fn differences(&self, server: &Server, counter: Counter) -> Vec<String> {
         let bearer = self.text("bearer");
         let get = |path: &str| server.ask("GET", path, bearer, &Value::Null).1;

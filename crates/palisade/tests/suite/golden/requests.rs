@@ -1,4 +1,4 @@
-//! What clients of earlier versions send is answered as it was then.
+//! Requests of earlier versions' clients are answered as they were then.
 //!
 //! The recorded bytes are sent as they are, except for lease keys, which this server draws anew. Answers may have more
 //! fields.
@@ -87,7 +87,7 @@ struct Replay {
 
 struct Connection {
     stream: TcpStream,
-    /// What was recorded and what was read, and not compared yet.
+    /// The recorded and the read bytes that are not compared yet.
     recorded: Vec<u8>,
     read: Vec<u8>,
 }
@@ -206,7 +206,7 @@ fn replies(bytes: &mut Vec<u8>) -> Option<Vec<Reply>> {
     Some(replies)
 }
 
-/// What a client decides by.
+/// The fields by which a client decides.
 fn outcome(reply: &Reply) -> String {
     match &reply.outcome {
         Some(Outcome::Granted(it)) => format!(

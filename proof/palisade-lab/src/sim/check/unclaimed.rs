@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rule::{self, Check};
 use crate::sim::fact::{ChangeKind, Fact};
 
-/// What the authority may still decide before it gives such a grant back: the batch being built, and as many more as the
+/// How much the authority may still decide before it gives such a grant back: the batch being built, and as many more as the
 /// releases of all callers may need.
 const DECISIONS: u32 = 16;
 
