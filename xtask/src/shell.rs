@@ -39,6 +39,28 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     command
 }
 
+/// This program once more. Its path may lead to another file by now, or to none: the build of the tests puts a new `xtask` there. Linux
+/// opens the one that runs, even when it has been deleted (proc_pid_exe(5)).
+///
+/// # Errors
+/// The program's own file cannot be told.
+pub(crate) fn again() -> Result<Command, String> {
+    if cfg!(target_os = "linux") {
+        return Ok(Command::new(format!("/proc/{}/exe", std::process::id())));
+    }
+    let path = std::env::current_exe().map_err(|error| format!("xtask: {error}"))?;
+    Ok(Command::new(path))
+}
+
+/// The same command at a low priority, so that it computes while others wait.
+pub(crate) fn patient(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    // At 19, beside programs that always compute, it would hardly ever run.
+    nice.args(["-n", "10"]).arg(command.get_program());
+    nice.args(command.get_args());
+    nice
+}
+
 /// Whether `cargo run` set this variable to describe `xtask`. Build scripts watch such variables, so a cargo
 /// that inherits them builds `ring` and all that uses it again.
 fn is_about_this_crate(name: &OsStr) -> bool {
@@ -145,6 +167,32 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Names this test to the copy of the program that it starts, by the copy's path.
+    const COPY: &str = "XTASK_TEST_COPY";
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_program_whose_file_is_gone_starts_once_more() {
+        if let Some(copy) = std::env::var_os(COPY) {
+            std::fs::remove_file(copy).unwrap();
+            let list = |command: &mut Command| read(command.arg("--list")).is_ok();
+            assert!(list(&mut again().unwrap()) && list(&mut patient(&again().unwrap())));
+            // The control: its path leads to nothing.
+            assert!(!list(&mut Command::new(std::env::current_exe().unwrap())));
+            return;
+        }
+        let copy = std::env::temp_dir().join(format!("xtask-again-{}", std::process::id()));
+        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        let mut test = Command::new(&copy);
+        test.args([
+            "--exact",
+            "shell::tests::a_program_whose_file_is_gone_starts_once_more",
+        ])
+        .env(COPY, &copy);
+        let said = read(&mut test).unwrap();
+        assert!(said.contains("1 passed") && !copy.exists(), "{said}");
+    }
 
     /// The variables are there, because cargo runs this test, too.
     #[test]

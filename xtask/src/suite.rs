@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::Command;
 
-use crate::bench::instructions;
 use crate::package;
 use crate::prerequisites::{CALLGRIND, Lack, PREREQUISITES, ROOT, ensure, missing, provide};
 use crate::programs::{Complaint, Job, Load, Part, Program, TESTS};
-use crate::shell::{Background, cargo, judges, run, target, timed};
+use crate::shell::{Background, again, cargo, judges, patient, run, target, timed};
 
 /// The unit tests of what ships, and nothing else: what proves it takes longer to build than all the rest.
 const UNIT_TESTS: [&str; 10] = [
@@ -100,18 +99,24 @@ impl Plan {
             ..Tally::default()
         };
         stages.add("rest of the build", || build.finish())?;
-        let instructions = stages.add("instructions", || self.instructions(&mut tally));
-        let mut complaints = Vec::from_iter(instructions.err());
-        for Stage { name, jobs, load } in self.stages(&Program::all(kinds)?) {
-            let show = |name: &str, line: &str| tally.show(name, line);
-            let ran = stages.add(name, || Job::run_all(jobs, load, show));
-            complaints.extend(tally.settle(ran));
-        }
-        if let Some(Stage { name, jobs, load }) = self.last(&mut tally)? {
-            let show = |name: &str, line: &str| tally.show(name, line);
-            let ran = stages.add(name, || Job::run_all(jobs, load, show));
-            complaints.extend(tally.settle(ran));
-        }
+        let programs = Program::all(kinds)?;
+        let counts = self.instructions(&mut tally)?;
+        // What the machine does meanwhile does not change a count of instructions.
+        let mut complaints = std::thread::scope(|scope| {
+            let show = |name: &str, line: &str| println!("{name}: {}", line.trim_end());
+            let counted = scope.spawn(move || Job::run_all(counts, ONE, show));
+            let mut complaints = Vec::new();
+            for stage in self.stages(&programs) {
+                complaints.extend(stage.run(stages, &mut tally));
+            }
+            if let Some(stage) = self.last(&mut tally)? {
+                complaints.extend(stage.run(stages, &mut tally));
+            }
+            let counted = stages.add("rest of the instructions", || counted.join());
+            let counted = counted.map_err(|_| "the thread that counts instructions panicked")?;
+            complaints.extend(counted.into_iter().map(|it| it.text));
+            Ok::<_, String>(complaints)
+        })?;
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
@@ -160,7 +165,7 @@ impl Plan {
         }
         vec![
             Stage::of("tests", together, 2, 2 * cores),
-            Stage::of("faults", jobs(Part::Faults), 1, 2),
+            Stage::of("faults", jobs(Part::Faults), 1, cores + 1),
             Stage::of("alone", jobs(Part::Alone), 1, 1),
         ]
     }
@@ -181,20 +186,22 @@ impl Plan {
         !self.quick && self.filter.is_empty()
     }
 
-    /// The hot path against its baseline, when all tests run.
-    fn instructions(&self, tally: &mut Tally) -> Result<(), String> {
+    /// The hot path against its baseline, when all tests run: its release build takes minutes, and most tests wait.
+    fn instructions(&self, tally: &mut Tally) -> Result<Vec<Job>, String> {
         if !self.runs_all() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         match ensure(CALLGRIND) {
             Err(complaint) if judges() => return Err(complaint),
             Err(complaint) => {
                 tally.not_run.push(format!("instructions: {complaint}"));
-                return Ok(());
+                return Ok(Vec::new());
             }
             Ok(()) => {}
         }
-        instructions::measure(false).inspect_err(|complaint| println!("test: {complaint}"))
+        let mut count = again()?;
+        count.args(["bench", "instructions"]);
+        Ok(vec![Job::new("instructions", patient(&count))])
     }
 }
 
@@ -216,15 +223,14 @@ fn clients() -> Job {
 /// The Debian package, from installing to purging it, the Kubernetes manifests and a rolling upgrade.
 fn packages() -> Result<Vec<Job>, String> {
     let program = target().join("debug/palisade");
-    let this = std::env::current_exe().map_err(|error| format!("xtask: {error}"))?;
     let ours = |name: &str, product: &str| {
-        let mut test = Command::new(&this);
+        let mut test = again()?;
         test.args(["package", product, "--program"]).arg(&program);
-        Job::new(name, test)
+        Ok::<_, String>(Job::new(name, test))
     };
     Ok(vec![
-        ours(PACKAGE, "test"),
-        ours("kubernetes", "kubernetes"),
+        ours(PACKAGE, "test")?,
+        ours("kubernetes", "kubernetes")?,
         Job::new("upgrade", package::upgrade(&program)),
     ])
 }
@@ -244,7 +250,21 @@ impl Stage {
             load: Load { programs, tests },
         }
     }
+
+    /// Returns what is wrong with it.
+    fn run(self, stages: &mut Stages, tally: &mut Tally) -> Vec<String> {
+        let Stage { name, jobs, load } = self;
+        let show = |name: &str, line: &str| tally.show(name, line);
+        let ran = stages.add(name, || Job::run_all(jobs, load, show));
+        tally.settle(ran)
+    }
 }
+
+/// One job at a time.
+const ONE: Load = Load {
+    programs: 1,
+    tests: 1,
+};
 
 /// How long each stage took, and how busy the machine was. A stage that leaves processors idle may run beside another one.
 #[derive(Debug, Default)]
@@ -553,6 +573,19 @@ mod tests {
         assert_eq!(names(&[], root), Some((2, "clients".to_owned())));
         assert_eq!(names(&[], redis()), None);
         assert_eq!(names(&["--quick"], vec![]), None);
+    }
+
+    #[test]
+    fn instructions_are_counted_when_all_tests_run() {
+        let counted = |arguments: &[&str]| {
+            let plan = Plan::parse(arguments).unwrap();
+            let jobs = plan.instructions(&mut Tally::default()).unwrap();
+            jobs.iter().map(Job::name).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(counted(&[]), "instructions");
+        // Controls: where a part of the tests was asked for.
+        assert_eq!(counted(&["--quick"]), "");
+        assert_eq!(counted(&["--", "fence"]), "");
     }
 
     #[test]
