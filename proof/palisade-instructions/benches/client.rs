@@ -1,6 +1,6 @@
-//! The client's side of an acquire and its release, so often that connecting does not count: `instructions STEP TIMES`.
+//! The client's side of an acquire and its release, so often that connecting does not count: `client STEP TIMES`.
 //!
-//! `cargo xtask bench instructions` runs it under callgrind, like the benchmark of the same name in `palisade-server`.
+//! `cargo xtask bench instructions` runs it under callgrind, like the benchmark of the server beside it.
 //!
 //! ```text
 //!   callers ──► Palisade ──► Unix socket ──► peer: prepared replies, whenever the client has nothing left to do

@@ -1,4 +1,4 @@
-//! The hot path, step by step, so often that starting up does not count: `instructions STEP TIMES`.
+//! The hot path, step by step, so often that starting up does not count: `server STEP TIMES`.
 //!
 //! `cargo xtask bench instructions` runs it under callgrind, twice with different numbers of times,
 //! and compares the instructions of one turn with those in `bench/instructions.ARCH.txt`. Everything
