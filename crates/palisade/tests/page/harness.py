@@ -210,6 +210,23 @@ class Page:
             .map(row => [...row.cells].map(cell => cell.textContent))"""
         return self.tab.evaluate(read, table)
 
+    def cut(self, table, heading):
+        """How the text of a column is cut off or squeezed: out of its cell, out of the part of the table in sight, narrow."""
+        read = """([name, heading]) => {
+            const table = document.querySelector(`table[aria-label="${name}"]`), sight = table.closest(".scroll");
+            const at = [...table.tHead.rows[0].cells].findIndex(cell => cell.textContent === heading);
+            const found = sight.scrollWidth > sight.clientWidth ? ["the table is wider than its place"] : [];
+            for (const row of table.tBodies[0].rows) {
+                const cell = row.cells[at], box = cell.getBoundingClientRect(), text = document.createRange();
+                text.selectNodeContents(cell);
+                const inside = one => one.left >= box.left - 1 && one.right <= box.right + 1 && one.bottom <= box.bottom + 1;
+                if (![...text.getClientRects()].every(inside)) found.push(`outside its cell: ${cell.textContent}`);
+                if (box.width < table.offsetWidth / 3) found.push(`only ${box.width} of ${table.offsetWidth}`);
+            }
+            return found;
+        }"""
+        return self.tab.evaluate(read, [table, heading])
+
     def alarms(self):
         """The notices at the top: the bold text of each, and its kind."""
         read = """() => [...document.querySelectorAll("#alarms .alarm")]

@@ -659,7 +659,43 @@ def shows_refused_late_writes(palisade, folder):
         )
         until("the latest one of before", lambda: len(later.rows("Latest late writes")) == 1, said=later.text)
         page.pictures(folder, "late-writes")
-        until("a server without a history", lambda: plain.figure("locks") == "1")
+
+        # Names without a place to break a line, and a report of an earlier day.
+        name, client = "warehouse/eu-west-1/orders/2026-11-29", "worker-7.example-7f3a0b52c1"
+        token = server.acquire(name, client)["fencing_token"]
+        long = {
+            "fencing_token": token,
+            "highest": token + 1,
+            "resource": "postgres://" + "orders_of_" * 20,
+            "operation": "INSERT",
+        }
+        for _ in range(3):
+            assert server.call(f"v1/locks/{quote(name, safe='')}/rejections", long)["recorded"]
+
+        def earlier(route):
+            answer = route.fetch().json()
+            for grant in answer["grants"]:
+                for one in grant["rejections"]:
+                    one["reported_at"] = "2026-01-31" + one["reported_at"][10:]
+            route.fulfill(json=answer)
+
+        fits = Page(chromium, server)
+        # The control: the column as any other one, as it was.
+        control = Page(chromium, server, plant=('["refused", "said",', '["refused", "",'))
+        for one in (fits, control):
+            one.tab.route("**/v1/history?refused=true*", earlier)
+            one.open()
+            until("both late writes", lambda one=one: len(one.rows("Latest late writes")) == 2, said=one.text)
+        for width in WIDTHS:
+            fits.tab.set_viewport_size({"width": width, "height": 900})
+            cut = fits.cut("Latest late writes", "refused")
+            assert not cut, f"{cut} at {width}"
+        fits.pictures(folder, "late-writes-long")
+        control.tab.set_viewport_size({"width": WIDTHS[-1], "height": 900})
+        assert control.cut("Latest late writes", "refused"), "the control: a column that does not give way"
+        for one in (fits, control):
+            one.close()
+        until("a server without a history", lambda: plain.figure("locks") == "2")
         assert "late writes" not in plain.tab.locator("main").text_content(), "the control: nothing is counted"
         for one in (page, plain, later):
             one.close()

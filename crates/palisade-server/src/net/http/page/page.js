@@ -213,11 +213,11 @@ function latestLateWrites(grants) {
     .sort((one, other) => Date.parse(other.reported_at) - Date.parse(one.reported_at)).slice(0, SHOWN_LATE);
   if (writes.length === 0) return null;
   return [el("h3", {}, "Latest late writes"), table("Latest late writes", [
-    ["reported", "number", (one) => moment(new Date(one.reported_at))],
-    ["lock", "name", (one) => lockLink(one.grant.resource_id)],
+    ["reported", "number when", (one) => moment(new Date(one.reported_at))],
+    ["lock", "name fifth", (one) => lockLink(one.grant.resource_id)],
     ["token", "number wide", (one) => number(one.grant.fencing_token)],
-    ["client", "client slim", (one) => short(one.grant.client_id)],
-    ["refused", "", (one) => `${one.operation || "a write"} at ${one.resource}, which had seen token ${number(one.highest)}`
+    ["client", "client fifth", (one) => short(one.grant.client_id)],
+    ["refused", "said", (one) => `${one.operation || "a write"} at ${one.resource}, which had seen token ${number(one.highest)}`
       + (one.times > 1 ? `; ${number(one.times)} times` : "")],
   ], writes)];
 }
