@@ -57,12 +57,8 @@ public final class Driver {
             answer.put("ok", false);
             answer.put("code", "cancelled");
         }
-        Object names = answer.remove("names");
         Object free = answer.remove("free");
         String line = Json.write(answer);
-        if (names != null) {
-            line = line.substring(0, line.length() - 1) + ",\"locks\":" + names + "}";
-        }
         say(free == null ? line : line.substring(0, line.length() - 1) + ",\"token\":null}");
     }
 
@@ -110,8 +106,8 @@ public final class Driver {
             }
             case "list" -> {
                 List<String> names = new ArrayList<>();
-                client.list(text(command, "prefix")).forEach(lock -> names.add("\"" + lock.name() + "\""));
-                answer.put("names", names.toString());
+                client.list(text(command, "prefix")).forEach(lock -> names.add(lock.name()));
+                answer.put("locks", names);
             }
             case "break" -> client.breakLock(text(command, "lock"), number(command, "token"), text(command, "reason"));
             case "watch" -> {

@@ -115,7 +115,7 @@ public final class VectorsTest {
                 connection.rollback(before);
                 verdict = (rejected.code() + " " + rejected.detail()).strip();
                 Object token = operation.get("token");
-                if (rejected instanceof StaleException && !rejected.getMessage().contains(
+                if (rejected instanceof StaleException && !rejected.getMessage().startsWith(
                         "token " + token + " is stale: " + token + " < " + rejected.detail() + "; ")) {
                     wrong.add(vector + " → " + rejected.getMessage());
                 }
