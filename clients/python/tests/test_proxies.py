@@ -11,20 +11,23 @@ import socket
 import subprocess
 import threading
 import time
-from typing import Iterator
+from typing import Any, Iterator, Optional
 
 import pytest
-from conftest import _free_port
+from conftest import ROOT, _free_port
 from suite.servers import Palisade
 
-from palisade import Client, Event, UnknownOutcome
+from palisade import Client, Event, UnknownOutcome, _listen
+from palisade._protocol import Reply
 
 NGINX = """
 daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1; events {{}}
 http {{
   access_log off; client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
   uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
-  server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{upstream}; }} }}
+  server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{upstream}; {quiet} }}
+  {more}
+  }}
 }}
 """
 # Debian's defaults, but for what ends a quiet connection: 2 s in place of 50.
@@ -32,12 +35,13 @@ HAPROXY = """
 defaults
   mode http
   timeout connect 5s
-  timeout client 2s
-  timeout server 2s
+  timeout client {quiet}s
+  timeout server {quiet}s
 frontend in
   bind 127.0.0.1:{port}
   default_backend locks
 backend locks
+  {more}
   server one 127.0.0.1:{upstream}
 """
 
@@ -49,11 +53,16 @@ def _program(name: str) -> str:
 
 
 @contextlib.contextmanager
-def proxy(kind: str, folder: pathlib.Path, upstream: int) -> Iterator[str]:
-    """The address of a proxy in front of a server on this port."""
+def proxy(kind: str, folder: pathlib.Path, upstream: int, quiet: Optional[int] = None, more: str = "") -> Iterator[str]:
+    """The address of a proxy in front of a server on this port. It ends requests that are silent for `quiet` seconds.
+    `more` are lines of other-programs.md."""
     port, file = _free_port(), folder / f"{kind}.conf"
-    text = NGINX if kind == "nginx" else HAPROXY
-    file.write_text(text.format(folder=folder, port=port, upstream=upstream))
+    if kind == "nginx":
+        text, ends = NGINX, f"proxy_read_timeout {quiet}s;" if quiet else ""
+    else:
+        text, ends = HAPROXY, str(quiet or 2)
+    more = more.replace(":7420", f":{upstream}")
+    file.write_text(text.format(folder=folder, port=port, upstream=upstream, quiet=ends, more=more))
     command = [_program("nginx"), "-c", str(file)] if kind == "nginx" else [_program("haproxy"), "-f", str(file)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
@@ -135,6 +144,52 @@ def test_a_watch_delivers_through_a_proxy(server: Palisade, tmp_path: pathlib.Pa
             assert time.monotonic() < end, f"of the watch only {seen} arrived"
             with direct.lock("w/last"):
                 arrived.wait(0.2)
+
+
+def advised(kind: str) -> str:
+    """The line of other-programs.md for listens."""
+    lines = (ROOT / "docs" / "operate" / "other-programs.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.endswith((f"# {kind}", f"# {kind}, in the backend"))]
+    return line
+
+
+# The usual times are longer than any listen; shorter ones end it, unless the proxy has the line for it.
+@pytest.mark.parametrize("time_out", ["usual", "short", "advised"])
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+def test_a_notice_arrives_through_a_proxy(
+    server: Palisade, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str, time_out: str
+) -> None:
+    """Where listens are cut, they become shorter until they fit. The control has no notices: it would hear of the break
+    from its renewal."""
+    fits, cut, after = threading.Event(), threading.Event(), _listen._Pace.after
+
+    def seen(pace: Any, outcome: Any, has_news: Any, took_ns: int, was_interrupted: bool) -> int:
+        is_answer = isinstance(outcome, Reply) and outcome.status == 200
+        if not was_interrupted:
+            (fits if is_answer else cut).set()
+        return after(pace, outcome, has_news, took_ns, was_interrupted)
+
+    monkeypatch.setattr(_listen._Pace, "after", seen)
+    quiet = {"nginx": 60, "haproxy": 50}[kind] if time_out == "usual" else 3
+    with (
+        proxy(kind, tmp_path, server.port, quiet, advised(kind) if time_out == "advised" else "") as url,
+        Client(url) as behind,
+        Client(url, notices=False) as deaf,
+        Client(server.url) as direct,
+    ):
+        control = deaf.lock("control", ttl="5m").acquire()
+        held = behind.lock("orders", ttl="5m").acquire()
+        if time_out == "short":
+            assert fits.wait(60) and cut.is_set()
+        # real time: it listens by now, and a proxy without the line would have ended that
+        time.sleep(2 * quiet if time_out == "advised" else 0.5)
+        direct.break_lock("control", control.token, "maintenance")
+        began = time.monotonic()
+        direct.break_lock("orders", held.token, "maintenance")
+        assert held.lost.wait(30)
+        print(f"{kind}, {time_out}: heard after {time.monotonic() - began:.3f} s")
+        assert not control.lost.is_set(), "the control"
+        assert cut.is_set() == (time_out == "short")
 
 
 def test_a_proxy_without_a_server_behind_it_is_named(tmp_path: pathlib.Path) -> None:
