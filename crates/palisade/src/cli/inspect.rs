@@ -1,8 +1,8 @@
 //! `ls`, `show`, `watch` and `break`: locks that others hold.
 
 use palisade_client::{
-    Change, Code, Ending, LockMode, LockView, Notice, Options, Reopened, Resized, Revocation,
-    Slots, WatchEvent,
+    Change, Code, Ending, GrantOptions, LockMode, LockView, Notice, Options, Reopened, Resized,
+    Revocation, Slots, WatchEvent,
 };
 use palisade_core::{LockName, Span};
 use palisade_proto::json::{
@@ -58,10 +58,12 @@ fn row(view: &LockView) -> [String; 5] {
             holder.token.to_string(),
             millis(holder.remaining.as_millis()),
             match (view.reader_count, kind(view)) {
-                (0, _) => match &view.metadata {
-                    Some(text) => format!("{}  {}", holder.client, printable(text)),
-                    None => holder.client.to_string(),
-                },
+                (0, _) => {
+                    // Metadata stands last: the holder chose it, and must not look like an option.
+                    let metadata = view.metadata.as_deref().map(printable);
+                    let metadata = metadata.map_or_else(String::new, |text| format!("  {text}"));
+                    format!("{}{}{metadata}", holder.client, asked_for(view.options))
+                }
                 (1, kind) => format!("{} ({kind})", holder.client),
                 (many, kind) => format!("{} and {} more ({kind})", holder.client, many - 1),
             },
@@ -80,6 +82,15 @@ fn row(view: &LockView) -> [String; 5] {
         view.waiters.to_string(),
         client,
     ]
+}
+
+/// The options of a grant, in brackets; nothing if it has none.
+fn asked_for(options: GrantOptions) -> String {
+    let options = shown(options).map(|(option, value)| format!("{option} {value}"));
+    match options.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => none,
+        some => format!(" ({some})"),
+    }
 }
 
 /// The kind of grant that several holders of a lock have.

@@ -505,6 +505,32 @@ fn a_lock_stays_closed_after_a_revocation_and_everybody_is_told_for_how_long() {
     assert!(server.show("x")["delayed_ms"].as_u64() > Some(0));
 }
 
+/// The control is a grant without options, whose metadata looks like one.
+#[test]
+fn a_listing_shows_the_options_of_a_grant_and_metadata_cannot_pass_for_one() {
+    let server = Server::start();
+    let acquire = |lock: &str, more: &[&str]| {
+        let fixed = ["acquire", lock, "-n", "--client-id", "a", "--ttl", "1h"];
+        let done = server.output(&[&fixed[..], more].concat());
+        assert_eq!(status(&done), 0, "{}", text(&done.stderr));
+    };
+    let metadata = ["--metadata", "(lock-delay 9 s)"];
+    let options = ["--lock-delay", "5s", "--at-least-for", "2h"];
+    acquire("control", &metadata);
+    acquire("x", &[&options[..], &metadata].concat());
+    let listed = text(&server.output(&["ls"]).stdout);
+    let ends_with = |lock: &str, end: &str| {
+        let mut rows = listed.lines();
+        let row = rows.find(|row| row.starts_with(lock)).unwrap();
+        assert!(row.ends_with(end), "{listed}");
+    };
+    ends_with("control", "0  a  (lock-delay 9 s)");
+    ends_with(
+        "x",
+        "0  a (lock-delay 5 s, at-least-for 2 h 0 min)  (lock-delay 9 s)",
+    );
+}
+
 #[test]
 fn a_release_says_how_long_the_lock_stays_closed() {
     let server = Server::start();
