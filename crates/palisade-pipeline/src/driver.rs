@@ -464,7 +464,7 @@ impl Driver {
             if !answers.as_slice().is_empty() {
                 let now = boottime();
                 for (asker, answer) in answers.as_slice() {
-                    count_answer(stats, answer);
+                    count_answer(stats, asker.operation, answer);
                     let place = request_place(asker.operation, answer.verdict());
                     stats.request[place].add(now.saturating_sub(asker.since));
                 }

@@ -157,6 +157,10 @@ stats! {
         renewed,
         /// Renewals of leases that had less than a quarter of their time left.
         renewed_near_deadline,
+        /// Renewals of grants that had expired, or were revoked or superseded.
+        late_renewals,
+        /// Releases of such grants.
+        late_releases,
         /// Values that leaders proclaimed.
         proclaimed,
         /// Grants released by their holders.
@@ -231,7 +235,7 @@ pub(super) fn count_state(stats: &Stats, machine: &Machine) {
     stats.next_token.set(next_token);
 }
 
-pub(super) fn count_answer(stats: &Stats, answer: &Answer) {
+pub(super) fn count_answer(stats: &Stats, operation: Operation, answer: &Answer) {
     let counter = match answer {
         Answer::Outcome(Outcome::Granted(granted)) => {
             return stats.wait.add(granted.waited.as_nanos());
@@ -246,6 +250,13 @@ pub(super) fn count_answer(stats: &Stats, answer: &Answer) {
         Answer::Outcome(Outcome::QueueFull(_)) => &stats.queue_full,
         Answer::Outcome(Outcome::Invalid(_)) => &stats.invalid,
         Answer::Outcome(Outcome::WrongPrincipal { .. }) => &stats.wrong_principal,
+        Answer::Outcome(Outcome::Ended { how, .. }) => match (operation, how) {
+            // A release that is repeated: its first answer was lost, and nobody is late.
+            (_, Ending::Released) => return,
+            (Operation::Renew, _) => &stats.late_renewals,
+            (Operation::Release, _) => &stats.late_releases,
+            _ => return,
+        },
         _ => return,
     };
     counter.add(1);

@@ -271,7 +271,7 @@ impl Metrics {
     }
 
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 29] {
+    fn counters(&self) -> [Reading; 31] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         [
@@ -286,6 +286,16 @@ impl Metrics {
                 "renewed_near_deadline",
                 "Leases renewed when less than a quarter of their time to live was left",
                 stats.renewed_near_deadline.get(),
+            ),
+            (
+                "late_renewals",
+                "Renewals refused because the grant had expired, or was revoked or superseded: holders that came back",
+                stats.late_renewals.get(),
+            ),
+            (
+                "late_releases",
+                "Releases refused for the same reasons: jobs that ended without the lock",
+                stats.late_releases.get(),
             ),
             (
                 "proclaimed",

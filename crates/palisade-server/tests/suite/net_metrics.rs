@@ -151,6 +151,42 @@ async fn requests_and_holds_are_told_apart_by_how_they_ended() {
     }
 }
 
+/// The controls: requests in time, a release that is repeated, and a key that never held the lock.
+#[tokio::test]
+async fn holders_that_come_back_late_are_counted() {
+    let server = Server::start().await;
+    let ask = async |what: &str, key: &str| {
+        let path = format!("/v1/locks/x/{what}");
+        let body = json!({ "lock_token": key }).to_string();
+        server.post(&path, &body).await.status
+    };
+    let late = async || {
+        let renewals = sample(&server, "palisade_late_renewals_total").await;
+        let releases = sample(&server, "palisade_late_releases_total").await;
+        (renewals.unwrap(), releases.unwrap())
+    };
+    let (first, _) = server.lock("x", "a").await;
+    let (other, _) = server.lock("y", "a").await;
+    assert_eq!(ask("renew", &first).await, 200);
+    assert_eq!(ask("renew", &other).await, 409);
+    assert_eq!(ask("release", &first).await, 200);
+    assert_eq!(ask("release", &first).await, 200);
+    assert_eq!(late().await, (0.0, 0.0), "the controls");
+
+    let (expired, _) = server.lock("x", "a").await;
+    server.advance(10_000).await;
+    assert_eq!(ask("renew", &expired).await, 410);
+    assert_eq!(late().await, (1.0, 0.0));
+    let (revoked, token) = server.lock("x", "a").await;
+    let reason = json!({"fencing_token": token, "reason": "test"}).to_string();
+    assert_eq!(server.post("/v1/locks/x/break", &reason).await.status, 200);
+    assert_eq!(ask("release", &revoked).await, 410);
+    let (superseded, _) = server.lock("x", "a").await;
+    server.lock("x", "a").await;
+    assert_eq!(ask("renew", &superseded).await, 410);
+    assert_eq!(late().await, (2.0, 1.0));
+}
+
 #[tokio::test]
 async fn every_kind_of_lock_is_counted() {
     let server = Server::start().await;
