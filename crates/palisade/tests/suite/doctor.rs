@@ -273,6 +273,78 @@ fn clocks_versions_and_authorities_that_differ_are_found() {
     );
 }
 
+/// An older server has no whoami, and says its version in its metrics. A newer one answers in forms of its own. The
+/// control is a program that answers in JSON and is no lock server.
+#[test]
+fn a_server_of_another_version_is_named_with_both_versions_and_the_next_step() {
+    let client = env!("CARGO_PKG_VERSION");
+    let health = || json!({"status": "serving", "log_full": false}).to_string();
+    let ready = || json!({"status": "leading", "leader": null}).to_string();
+    let info = "palisade_build_info{version=\"0.0.9\"} 1\n".to_owned();
+    let older = answering(vec![
+        ("/healthz", health()),
+        ("/readyz", ready()),
+        ("/metrics", info),
+    ]);
+    let found = Findings::at(&older, &[]);
+    assert_eq!(
+        (found.status, found.is_well()),
+        (0, true),
+        "{:?}",
+        found.all
+    );
+    let version = found.only("version");
+    let what = version["what"].as_str().unwrap();
+    assert!(what.contains("0.0.9") && what.contains(client), "{what}");
+    assert!(version["next"].as_str().unwrap().contains("install"));
+
+    let whoami = json!({"caller": {"name": "a"}, "version": "9.9.9"});
+    let newer = |paths: &[&'static str]| {
+        let usual = [("/healthz", health()), ("/readyz", ready())];
+        let mut answers: Vec<_> = usual.into_iter().collect();
+        answers.push(("/v1/whoami", whoami.to_string()));
+        answers.push(("/v1/cluster", json!({"shards": []}).to_string()));
+        for (path, body) in &mut answers {
+            if paths.contains(path) {
+                *body = json!({"state": 7}).to_string();
+            }
+        }
+        answering(answers)
+    };
+    for paths in [&[][..], &["/readyz"], &["/healthz", "/readyz"]] {
+        let found = Findings::at(&newer(paths), &[]);
+        assert_eq!(found.status, 125, "{:?}", found.all);
+        let unknown = found.about("version")[0];
+        let what = unknown["what"].as_str().unwrap();
+        assert_eq!(unknown["state"], "unknown");
+        for part in [
+            "9.9.9",
+            client,
+            "its cluster",
+            "whom it takes this client for",
+        ] {
+            assert!(what.contains(part), "{part}: {what}");
+        }
+        assert_eq!(what.contains("whether it grants locks"), !paths.is_empty());
+        let next = unknown["next"].as_str().unwrap();
+        assert!(next.contains("install version 9.9.9"), "{next}");
+        // It is a lock server that grants, or that cannot be judged: not one that has failed.
+        assert!(
+            found.states("address") == ["ok"]
+                && !found.all.iter().any(|it| it["state"] == "problem")
+        );
+        let said = format!("{:?}", found.all);
+        assert!(!said.contains("is not a lock server's"), "{said}");
+    }
+
+    let other = answering(vec![("/healthz", "\"up\"".to_owned())]);
+    let found = Findings::at(&other, &[]);
+    assert_eq!(
+        (found.status, found.states("address")),
+        (1, vec!["problem"])
+    );
+}
+
 #[test]
 fn certificates_and_secrets_are_looked_at_and_never_printed() {
     let dir = tempfile::tempdir().unwrap();

@@ -26,7 +26,9 @@ pub(super) fn node(node: &Node, alone: bool, now_ms: u64) -> Vec<Finding> {
         Ok(answers) => answers,
         Err(why) => return vec![not_reached(&at, node, why, alone)],
     };
-    if let Err(error) = &answers.health {
+    if let Err(error) = &answers.health
+        && !answers.is_strange("/healthz")
+    {
         return vec![match is_silence(error) {
             true => no_answer(&at, error, alone),
             false => odd_answer(&at, error),
@@ -35,8 +37,9 @@ pub(super) fn node(node: &Node, alone: bool, now_ms: u64) -> Vec<Finding> {
     let mut findings = vec![address(&at, node, answers)];
     findings.extend(ready(&at, answers));
     findings.extend(certificate(&at, answers, now_ms));
-    findings.push(identity(&at, answers));
+    findings.extend(identity(&at, answers));
     findings.extend(clock(&at, answers));
+    findings.extend(other_version(&at, answers));
     match &answers.metrics {
         Ok(metrics) => findings.extend(figures::all(&at, metrics, now_ms)),
         Err(error) => findings.push(no_figures(&at, error)),
@@ -94,6 +97,43 @@ fn odd_answer(at: &str, error: &Error) -> Finding {
     .next(next)
 }
 
+/// What its answers say in a form that this program does not know. Each of these parts is not looked at.
+fn other_version(at: &str, answers: &Answers) -> Option<Finding> {
+    let client = env!("CARGO_PKG_VERSION");
+    let parts: Vec<&str> = answers
+        .strange
+        .iter()
+        .map(|path| match *path {
+            "/healthz" => "its health",
+            "/readyz" => "whether it grants locks",
+            "/v1/whoami" => "whom it takes this client for",
+            _ => "its cluster",
+        })
+        .collect();
+    if parts.is_empty() {
+        return None;
+    }
+    let parts = parts.join(", ");
+    let (server, next) = match answers.version.as_deref() {
+        Some(server) if server != client => (
+            format!("it has version {server}, and this client {client}"),
+            format!("install version {server} here, and type this again"),
+        ),
+        Some(_) => (
+            format!("it says that it has version {client}, as this client"),
+            "look what listens there: ss -ltnp".to_owned(),
+        ),
+        None => (
+            format!("it does not say its version, and this client has {client}"),
+            "ask there, install that version here, and type this again: palisade --version"
+                .to_owned(),
+        ),
+    };
+    let what = format!("{server}; in a form that this client does not know: {parts}");
+    let data = json!({"client": client, "server": answers.version, "paths": answers.strange});
+    Some(Finding::unknown("version", at, what).next(next).data(data))
+}
+
 fn address(at: &str, node: &Node, answers: &Answers) -> Finding {
     let took = millis(answers.took.as_millis());
     let named = node.addresses.iter().any(|found| !at.contains(&**found));
@@ -109,8 +149,8 @@ fn address(at: &str, node: &Node, answers: &Answers) -> Finding {
 
 /// Whether it can grant locks, or knows the node that can.
 fn ready(at: &str, answers: &Answers) -> Option<Finding> {
-    let health = answers.health.as_ref().ok()?;
-    if health.status == "starting" {
+    let health = answers.health.as_ref().ok();
+    if health.is_some_and(|health| health.status == "starting") {
         let what = "it is starting: it reads its log, or waits for the other nodes";
         return Some(Finding::warning("serving", at, what).next("type this again in a minute"));
     }
@@ -123,8 +163,9 @@ fn ready(at: &str, answers: &Answers) -> Option<Finding> {
                 None => "grants locks".to_owned(),
             },
         ),
+        Err(_) if answers.is_strange("/readyz") => return None,
         Err(error) => {
-            let next = match health.log_full {
+            let next = match health.is_some_and(|health| health.log_full) {
                 true => "free some of the disk; docs: operate/runbook/disk-full.md",
                 false => "palisade cluster status; docs: operate/runbook/no-majority.md",
             };
@@ -187,8 +228,8 @@ fn days(seconds: u64) -> String {
     }
 }
 
-fn identity(at: &str, answers: &Answers) -> Finding {
-    match &answers.whoami {
+fn identity(at: &str, answers: &Answers) -> Option<Finding> {
+    Some(match &answers.whoami {
         Ok(Introduction { reply, .. }) => {
             let data = json!({"principal": reply.principal, "authority": reply.authority, "incarnation": reply.incarnation});
             let finding = match &reply.principal {
@@ -218,8 +259,9 @@ fn identity(at: &str, answers: &Answers) -> Finding {
         Err(Error::Refused { code, .. }) if code == Code::NotFound.name() => {
             Finding::note("identity", at, "its version does not say whom it takes this client for")
         }
+        Err(_) if answers.is_strange("/v1/whoami") => return None,
         Err(error) => Finding::unknown("identity", at, why(at, error)).next("type this again in a moment"),
-    }
+    })
 }
 
 /// Whether other machines reach it, and nothing encrypts or identifies.
@@ -356,6 +398,8 @@ pub(super) mod tests {
             metrics: Ok(Metrics::of(
                 "palisade_disk_free_bytes 9000000000\nprocess_open_fds 20\nprocess_max_fds 1024\n",
             )),
+            version: Some("1.0.0".to_owned()),
+            strange: Vec::new(),
         }
     }
 

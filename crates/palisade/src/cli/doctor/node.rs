@@ -11,6 +11,7 @@ use palisade_pipeline::clock::wall;
 use palisade_proto::json::{ClusterReply, HealthReply, ReadyReply, WhoamiReply};
 use palisade_tls::Io;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
@@ -44,6 +45,10 @@ pub(super) struct Answers {
     pub(super) whoami: Result<Introduction, Error>,
     pub(super) cluster: Result<ClusterReply, Error>,
     pub(super) metrics: Result<Metrics, Error>,
+    /// The version that it says it has, however strange its other answers are.
+    pub(super) version: Option<String>,
+    /// What it answered in JSON that this program does not know: it may be of another version.
+    pub(super) strange: Vec<&'static str>,
 }
 
 /// The caller as the server knows it, and the times of this machine's wall clock around the question.
@@ -72,7 +77,7 @@ impl Node {
     /// Its answers, if it has given any.
     pub(super) fn answers(&self) -> Option<&Answers> {
         let answers = self.answers.as_deref().ok()?;
-        answers.health.is_ok().then_some(answers)
+        (answers.health.is_ok() || answers.is_strange("/healthz")).then_some(answers)
     }
 
     pub(super) fn cluster(&self) -> Option<&ClusterReply> {
@@ -92,16 +97,17 @@ impl Answers {
     async fn of(nodes: &Nodes, url: &str) -> Answers {
         let health = async {
             let begin = BootClock.now();
-            let reply = json(nodes, url, "/healthz").await;
+            let reply = Told::ask(nodes, url, "/healthz").await;
             (reply, BootClock.now().since(begin))
         };
         let whoami = async {
             let asked_ms = wall().0;
-            let reply = json(nodes, url, "/v1/whoami").await?;
-            Ok(Introduction {
+            let told = Told::ask(nodes, url, "/v1/whoami").await;
+            let heard_ms = wall().0;
+            told.map(|reply| Introduction {
                 reply,
                 asked_ms,
-                heard_ms: wall().0,
+                heard_ms,
             })
         };
         let metrics = async {
@@ -110,24 +116,77 @@ impl Answers {
         };
         let ((health, took), ready, whoami, cluster, metrics) = tokio::join!(
             health,
-            json(nodes, url, "/readyz"),
+            Told::ask(nodes, url, "/readyz"),
             whoami,
-            json(nodes, url, "/v1/cluster"),
+            Told::ask(nodes, url, "/v1/cluster"),
             metrics
         );
+        let metrics: Result<Metrics, Error> = metrics;
+        let told = whoami.json.as_ref();
+        let version = told.and_then(|told| told.get("version")?.as_str().map(str::to_owned));
+        let counted = || metrics.as_ref().ok()?.version.clone();
         Answers {
-            health,
+            strange: [
+                health.strange(),
+                ready.strange(),
+                whoami.strange(),
+                cluster.strange(),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+            version: version.or_else(counted),
+            health: health.reply,
             took,
-            ready,
-            whoami,
-            cluster,
+            ready: ready.reply,
+            whoami: whoami.reply,
+            cluster: cluster.reply,
             metrics,
+        }
+    }
+
+    /// Whether it answered this question in JSON that this program does not know.
+    pub(super) fn is_strange(&self, path: &str) -> bool {
+        self.strange.contains(&path)
+    }
+}
+
+/// An answer, and its JSON if it is an object.
+struct Told<T> {
+    path: &'static str,
+    reply: Result<T, Error>,
+    json: Option<Value>,
+}
+
+impl<T: DeserializeOwned> Told<T> {
+    async fn ask(nodes: &Nodes, url: &str, path: &'static str) -> Told<T> {
+        let answer = nodes.get(url, path, ANSWER).await;
+        let text = answer.as_ref().map(|answer| answer.text(url));
+        let json = match text {
+            Ok(Ok(text)) => serde_json::from_str(&text).ok().filter(Value::is_object),
+            _ => None,
+        };
+        Told {
+            path,
+            reply: answer.and_then(|answer| answer.read(url)),
+            json,
         }
     }
 }
 
-async fn json<T: DeserializeOwned>(nodes: &Nodes, url: &str, path: &str) -> Result<T, Error> {
-    nodes.get(url, path, ANSWER).await?.read(url)
+impl<T> Told<T> {
+    fn map<U>(self, make: impl FnOnce(T) -> U) -> Told<U> {
+        Told {
+            path: self.path,
+            reply: self.reply.map(make),
+            json: self.json,
+        }
+    }
+
+    /// Its path, if it is JSON that is not understood.
+    fn strange(&self) -> Option<&'static str> {
+        (self.reply.is_err() && self.json.is_some()).then_some(self.path)
+    }
 }
 
 /// Resolves the name in a URL, and tries to connect.

@@ -28,8 +28,7 @@ fn shown(node: &Node) -> String {
 
 /// A node's version, as far as it may be known to this client.
 fn version(node: &Node) -> Option<&str> {
-    let told = node.introduction().map(|told| &*told.reply.version);
-    told.or_else(|| node.metrics()?.version.as_deref())
+    node.answers()?.version.as_deref()
 }
 
 fn versions(nodes: &[Node], client: &str) -> Vec<Finding> {
@@ -295,6 +294,8 @@ mod tests {
                 }),
                 cluster: nothing(),
                 metrics: Ok(Metrics::of(&keys.concat())),
+                version: Some(version.to_owned()),
+                strange: Vec::new(),
             })),
         }
     }
