@@ -134,6 +134,39 @@ def carry_out(driver: Driver, url: str) -> None:
     call("break", lock="jobs/50% of it", token=call("show", lock="jobs/50% of it")["token"], reason="it hangs")
     call("release", grant="waits")
     assert holder["token"]
+    if "handover" in can:
+        acquire("handed", "handed")
+        call("adopt", text=call("export", grant="handed")["text"], **{"as": "taken"})
+        call("release", grant="taken")
+    # A listen waits until there is news: first that a request waits, then that the grant is over.
+    if "notices" in can:
+        call("connect", urls=[url], patience_ms=10_000, notices=True)
+        heard = acquire("heard", "heard")
+        time.sleep(0.5)
+        wants = driver.start("acquire", **{"as": "wants", "lock": "heard", "ttl_ms": TTL, "wait_ms": 30_000})
+        noticed(driver, "wanted")
+        # It listens again by then, and hears the reason too.
+        time.sleep(0.5)
+        call("break", lock="heard", token=heard["token"], reason="it hangs")
+        noticed(driver, "lost")
+        assert driver.answer(wants)["ok"]
+        call("release", grant="wants")
+    # The watch of a session is a stream of gRPC, which is not recorded.
+    if "watch" in can and driver.hello["wire"] == "http":
+        call("watch", prefix="watched", **{"as": "watch"})
+        time.sleep(0.5)
+        acquire("watched", "watched", lock_delay_ms=1000)
+        noticed(driver, "granted", "change")
+        call("release", grant="watched")
+        noticed(driver, "released", "change")
+
+
+def noticed(driver: Driver, kind: str, what: str = "notice") -> None:
+    """Waits until the driver says that it has heard this."""
+    end = time.monotonic() + 30
+    while not any(event.get("kind") == kind for event in driver.events if event["event"] == what):
+        assert time.monotonic() < end, (kind, driver.events)
+        time.sleep(0.05)
 
 
 def make(program: str, folder: pathlib.Path) -> dict[str, Any]:
