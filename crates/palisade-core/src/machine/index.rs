@@ -10,6 +10,7 @@
 //! an absent key ends at the first higher hash, an entry lies with its neighbours in one or two cache lines, and as hashes
 //! are stored, a table grows and shrinks without asking for a key.
 
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
@@ -27,7 +28,8 @@ const PARTS: usize = 80;
 /// Finds slots by key. The keys live in the records that the slots name; the caller passes a function that compares them.
 #[derive(Clone, Debug)]
 pub(super) struct Index<S> {
-    parts: Vec<Part>,
+    /// An array, so that [`part`] needs no check.
+    parts: Box<[Part; PARTS]>,
     seeds: Seeds,
     slots: PhantomData<S>,
 }
@@ -44,7 +46,7 @@ struct Seeds {
 impl<S: Number> Index<S> {
     pub(super) fn new(seed: u64) -> Index<S> {
         Index {
-            parts: vec![Part::EMPTY; PARTS],
+            parts: Box::new([const { Part::EMPTY }; PARTS]),
             seeds: Seeds {
                 own: seed,
                 shared: SharedSeed::from_u64(seed),
@@ -58,7 +60,7 @@ impl<S: Number> Index<S> {
         let mean = entries / PARTS;
         // Four standard deviations: hardly any part gets more entries.
         let each = mean + 4 * mean.isqrt();
-        for part in &mut self.parts {
+        for part in &mut *self.parts {
             part.reserve(each);
         }
     }
@@ -81,7 +83,7 @@ impl<S: Number> Index<S> {
         let hash = self.hash(key);
         let part = &self.parts[part(hash)];
         let home = part.home(short(hash));
-        core::hint::black_box(part.entries.get(home).map(|entry| entry.hash));
+        core::hint::black_box(part.entries.get(home).copied());
     }
 
     pub(super) fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(S) -> bool) -> Option<S> {
@@ -91,24 +93,40 @@ impl<S: Number> Index<S> {
     /// As [`find`](Index::find), with a hash that this index made, or another one with the same seed.
     #[inline]
     pub(super) fn find_hashed(&self, hash: u64, is: impl Fn(S) -> bool) -> Option<S> {
-        let part = &self.parts[part(hash)];
-        let place = part.search(short(hash), |slot| is(S::of(slot))).ok()?;
-        Some(S::of(part.entries[place].slot))
+        let found = self.parts[part(hash)].find(short(hash), |slot| is(S::of(slot)));
+        found.map(S::of)
     }
 
     /// Inserts a slot under a key that is not in here.
     pub(super) fn insert<K: Hash + ?Sized>(&mut self, key: &K, slot: S) {
-        self.replace(key, slot, |_| false);
+        self.insert_hashed(self.hash(key), slot);
     }
 
-    /// As [`insert`](Index::insert), but an entry with this key, for which `is` is true, makes room for the new one.
-    pub(super) fn replace<K: Hash + ?Sized>(&mut self, key: &K, slot: S, is: impl Fn(S) -> bool) {
-        let hash = self.hash(key);
+    /// As [`insert`](Index::insert), with a hash that this index made.
+    pub(super) fn insert_hashed(&mut self, hash: u64, slot: S) {
+        self.replace_hashed(hash, slot, |_| false);
+    }
+
+    /// As [`insert_hashed`](Index::insert_hashed), but an entry for which `is` is true makes room for the new one, and is
+    /// returned.
+    #[inline]
+    pub(super) fn replace_hashed(
+        &mut self,
+        hash: u64,
+        slot: S,
+        is: impl Fn(S) -> bool,
+    ) -> Option<S> {
         let part = &mut self.parts[part(hash)];
-        let (hash, slot) = (short(hash), slot.number());
-        match part.search(hash, |slot| is(S::of(slot))) {
-            Ok(place) => part.entries[place].slot = slot,
-            Err(place) => part.insert(place, Entry { hash, slot }),
+        let entry = Entry::new(short(hash), slot.number());
+        match part.search(entry.hash(), |slot| is(S::of(slot))) {
+            Ok(place) => {
+                let before = core::mem::replace(&mut part.entries[place], entry);
+                Some(S::of(before.slot()))
+            }
+            Err(place) => {
+                part.insert(place, entry);
+                None
+            }
         }
     }
 
@@ -147,20 +165,27 @@ const LEAST: usize = 8;
 /// Places after the last home, for entries that do not find room in theirs.
 const TAIL: usize = 8;
 
+/// A hash above a slot, in one word that is compared and moved as a whole.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    hash: u32,
-    slot: u32,
-}
+struct Entry(u64);
 
 impl Entry {
-    const EMPTY: Entry = Entry {
-        hash: NOTHING,
-        slot: 0,
-    };
+    const EMPTY: Entry = Entry::new(NOTHING, 0);
 
-    const fn is_empty(&self) -> bool {
-        self.hash == NOTHING
+    const fn new(hash: u32, slot: u32) -> Entry {
+        Entry((hash as u64) << u32::BITS | slot as u64)
+    }
+
+    const fn hash(self) -> u32 {
+        (self.0 >> u32::BITS) as u32
+    }
+
+    const fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    const fn is_empty(self) -> bool {
+        self.0 >= Entry::EMPTY.0
     }
 }
 
@@ -170,6 +195,8 @@ struct Part {
     /// A power of two of homes, or nothing at all, and a tail that grows.
     entries: Vec<Entry>,
     len: usize,
+    /// How many entries it may contain before it grows.
+    room: usize,
     /// How far a hash is shifted to give its home.
     shift: u32,
 }
@@ -179,6 +206,7 @@ impl Part {
     const EMPTY: Part = Part {
         entries: Vec::new(),
         len: 0,
+        room: 0,
         shift: u32::BITS - 1,
     };
 
@@ -187,6 +215,7 @@ impl Part {
         Part {
             entries: vec![Entry::EMPTY; homes + TAIL],
             len: 0,
+            room: homes / 8 * 7,
             shift: u32::BITS - homes.trailing_zeros(),
         }
     }
@@ -197,32 +226,47 @@ impl Part {
         homes.next_power_of_two().max(LEAST)
     }
 
-    /// How many entries it may contain before it grows.
-    fn room(&self) -> usize {
-        if self.entries.is_empty() {
-            0
-        } else {
-            (1 << (u32::BITS - self.shift)) / 8 * 7
-        }
-    }
-
     #[inline]
     fn home(&self, hash: u32) -> usize {
         (hash >> self.shift) as usize
     }
 
+    /// The places from the home of a hash on.
+    #[inline]
+    fn places_for(&self, hash: u32) -> &[Entry] {
+        match self.entries.get(self.home(hash)..) {
+            Some(places) => places,
+            None => {
+                assert!(self.entries.is_empty(), "a hash has no home");
+                &[]
+            }
+        }
+    }
+
+    /// The slot of the entry with this hash for which `is` is true.
+    #[inline]
+    fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
+        for entry in self.places_for(hash) {
+            if entry.hash() > hash {
+                return None;
+            }
+            if entry.hash() == hash && is(entry.slot()) {
+                return Some(entry.slot());
+            }
+        }
+        None
+    }
+
     /// Where the entry is for which `is` is true, or else where a new one with this hash belongs.
     #[inline]
     fn search(&self, hash: u32, is: impl Fn(u32) -> bool) -> Result<usize, usize> {
-        if self.entries.is_empty() {
-            return Err(0);
-        }
-        let home = self.home(hash);
-        for (entry, place) in self.entries[home..].iter().zip(home..) {
-            if entry.hash > hash {
+        let places = self.places_for(hash);
+        let home = self.entries.len() - places.len();
+        for (entry, place) in places.iter().zip(home..) {
+            if entry.hash() > hash {
                 return Err(place);
             }
-            if entry.hash == hash && is(entry.slot) {
+            if entry.hash() == hash && is(entry.slot()) {
                 return Ok(place);
             }
         }
@@ -231,9 +275,9 @@ impl Part {
 
     /// Puts an entry where [`search`](Part::search) has said that it belongs.
     fn insert(&mut self, place: usize, entry: Entry) {
-        if self.len == self.room() {
+        if self.len == self.room {
             self.resize(Part::homes_for(self.len + 1));
-            let (Ok(place) | Err(place)) = self.search(entry.hash, |_| false);
+            let (Ok(place) | Err(place)) = self.search(entry.hash(), |_| false);
             return self.insert(place, entry);
         }
         self.len += 1;
@@ -251,7 +295,7 @@ impl Part {
     fn remove(&mut self, place: usize) {
         let mut gap = place;
         while let Some(next) = self.entries.get(gap + 1).copied() {
-            if next.is_empty() || self.home(next.hash) == gap + 1 {
+            if next.is_empty() || self.home(next.hash()) == gap + 1 {
                 break;
             }
             self.entries[gap] = next;
@@ -262,7 +306,7 @@ impl Part {
     }
 
     fn reserve(&mut self, more: usize) {
-        if self.len + more > self.room() {
+        if self.len + more > self.room {
             self.resize(Part::homes_for(self.len + more));
         }
     }
@@ -270,7 +314,7 @@ impl Part {
     fn fit(&mut self) {
         if self.len == 0 {
             *self = Part::EMPTY;
-        } else if self.room() / 4 > self.len {
+        } else if self.room / 4 > self.len {
             self.resize(Part::homes_for(2 * self.len));
         }
     }
@@ -286,7 +330,7 @@ impl Part {
         self.len = old.len;
         let mut free = 0;
         for entry in old.entries.into_iter().filter(|entry| !entry.is_empty()) {
-            let place = self.home(entry.hash).max(free);
+            let place = self.home(entry.hash()).max(free);
             match self.entries.get_mut(place) {
                 Some(here) => *here = entry,
                 None => self.entries.push(entry),
@@ -306,9 +350,9 @@ mod tests {
         let taken: Vec<_> = taken.filter(|(entry, _)| !entry.is_empty()).collect();
         assert_eq!(taken.len(), part.len);
         assert!(8 * part.len <= 7 * part.entries.len());
-        assert!(taken.is_sorted_by_key(|(entry, _)| entry.hash));
+        assert!(taken.is_sorted_by_key(|(entry, _)| entry.hash()));
         for (entry, place) in taken {
-            let way = &part.entries[part.home(entry.hash)..=place];
+            let way = &part.entries[part.home(entry.hash())..=place];
             assert!(
                 way.iter().all(|entry| !entry.is_empty()),
                 "a gap before {place}"
@@ -322,7 +366,7 @@ mod tests {
         let part = Part::with_homes(8);
         let homes = [0, 0x1FFF_FFFF, 0x2000_0000, NOTHING - 1].map(|hash| part.home(hash));
         assert_eq!(homes, [0, 0, 1, 7]);
-        assert_eq!([Part::EMPTY.room(), part.room()], [0, 7]);
+        assert_eq!([Part::EMPTY.room, part.room], [0, 7]);
         assert_eq!([0, 7, 8, 14, 15].map(Part::homes_for), [8, 8, 16, 16, 32]);
     }
 
@@ -357,7 +401,7 @@ mod tests {
             match (found, adds) {
                 (Err(place), true) => {
                     let hash = hash_of(slot);
-                    part.insert(place, Entry { hash, slot });
+                    part.insert(place, Entry::new(hash, slot));
                     inside.insert(slot);
                 }
                 (Ok(place), false) => {
@@ -387,11 +431,11 @@ mod tests {
             let mut part = Part::EMPTY;
             for slot in 0..1_000 {
                 let place = part.search(hash, |_| false).unwrap_err();
-                part.insert(place, Entry { hash, slot });
+                part.insert(place, Entry::new(hash, slot));
             }
             assert_in_order(&part);
             let slots = part.entries.iter().filter(|entry| !entry.is_empty());
-            assert!(slots.map(|entry| entry.slot).eq(0..1_000));
+            assert!(slots.map(|entry| entry.slot()).eq(0..1_000));
             assert!(part.entries.len() <= Part::homes_for(1_000) + 1_000 + TAIL);
         }
     }
@@ -442,13 +486,15 @@ mod tests {
     fn what_was_reserved_does_not_grow() {
         let mut index: Index<u32> = Index::new(3);
         index.reserve(100_000);
-        let room = |index: &Index<u32>| index.parts.iter().map(Part::room).collect::<Vec<_>>();
+        let room =
+            |index: &Index<u32>| index.parts.iter().map(|part| part.room).collect::<Vec<_>>();
         let before = room(&index);
         for slot in 0..100_000 {
             index.insert(&u64::from(slot), slot);
         }
         assert_eq!(room(&index), before);
-        index.replace(&7_u64, 100_000, |slot| slot == 7);
+        let before = index.replace_hashed(index.hash(&7_u64), 100_000, |slot| slot == 7);
+        assert_eq!(before, Some(7));
         assert_eq!(index.find(&7_u64, |_| true), Some(100_000));
         index.remove(&7_u64, 100_000);
         assert_eq!(index.find(&7_u64, |_| true), None);

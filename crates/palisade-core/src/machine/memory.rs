@@ -82,12 +82,10 @@ impl Number for RingPlace {
 
 /// The key of a remembered entry.
 pub(super) trait Keyed {
-    type Key<'a>: Hash + PartialEq
-    where
-        Self: 'a;
+    type Key: Hash + PartialEq;
 
     /// Among entries with one key the newest is found.
-    fn key(&self) -> Self::Key<'_>;
+    fn key(&self) -> Self::Key;
 }
 
 /// An entry of a memory that is shared among principals.
@@ -95,18 +93,18 @@ pub(super) trait Owned: Keyed + Sized {
     /// The principal it belongs to.
     fn by(&self) -> Principal;
 
-    /// As it is remembered after these.
-    fn following(self, remembered: &Ring<Self>) -> Self;
-
     /// Whether anybody looks at an entry after a newer one got its key.
     const IS_READ_WHEN_REPLACED: bool;
+
+    /// It is remembered after the one that was the newest with its key. Only of entries that are read when replaced.
+    fn follow(&mut self, before: RingPlace);
 
     /// It is remembered again.
     fn count_again(&mut self);
 }
 
 impl Keyed for Answered {
-    type Key<'a> = Asked;
+    type Key = Asked;
 
     fn key(&self) -> Asked {
         Asked {
@@ -122,12 +120,9 @@ impl Owned for Answered {
         self.by
     }
 
-    #[inline]
-    fn following(self, _: &Ring<Answered>) -> Answered {
-        self
-    }
-
     const IS_READ_WHEN_REPLACED: bool = false;
+
+    fn follow(&mut self, _: RingPlace) {}
 
     /// An answer is found by its own key only, so its place among others does not matter.
     fn count_again(&mut self) {}
@@ -174,16 +169,22 @@ impl<T: Keyed> Ring<T> {
         Some(oldest)
     }
 
-    fn push(&mut self, entry: T) {
-        debug_assert!(self.entries.len() < MOST, "an index would lose it");
+    /// Adds the newest entry, and returns the one that was the newest with its key if that is `wanted`.
+    fn push(&mut self, entry: T, wanted: bool) -> Option<RingPlace> {
+        assert!(self.entries.len() < MOST, "an index would lose an entry");
         let slot = self.dropped.after(self.entries.len());
-        self.entries.push_back(entry);
         let (entries, dropped) = (&self.entries, self.dropped);
-        let at = |slot: RingPlace| entries.get(slot.behind(dropped));
-        self.newest.insert(slot, |slot| at(slot).map(T::key));
+        let key = entry.key();
+        let is_same = |other: RingPlace| {
+            let other = entries.get(other.behind(dropped));
+            other.is_some_and(|other| other.key() == key)
+        };
+        let before = self.newest.insert(&key, slot, is_same, wanted);
+        self.entries.push_back(entry);
+        before
     }
 
-    pub(super) fn get<'a>(&'a self, key: &T::Key<'a>) -> Option<&'a T> {
+    pub(super) fn get(&self, key: &T::Key) -> Option<&T> {
         self.find(key).and_then(|slot| self.at(slot))
     }
 
@@ -192,7 +193,7 @@ impl<T: Keyed> Ring<T> {
         self.entries.iter()
     }
 
-    fn find<'a>(&'a self, key: &T::Key<'a>) -> Option<RingPlace> {
+    fn find(&self, key: &T::Key) -> Option<RingPlace> {
         self.newest
             .find(key, |slot| self.at(slot).is_some_and(|it| it.key() == *key))
     }
@@ -259,8 +260,11 @@ impl<T: Owned> Shared<T> {
 
     #[inline]
     fn push(&mut self, entry: T) {
-        let entry = entry.following(&self.ring);
-        self.ring.push(entry);
+        if let Some(before) = self.ring.push(entry, T::IS_READ_WHEN_REPLACED)
+            && let Some(entry) = self.ring.entries.back_mut()
+        {
+            entry.follow(before);
+        }
     }
 
     fn make_room(&mut self) {
@@ -325,7 +329,7 @@ impl<T: Owned> Shared<T> {
         }
     }
 
-    pub(super) fn get<'a>(&'a self, key: &T::Key<'a>) -> Option<&'a T> {
+    pub(super) fn get(&self, key: &T::Key) -> Option<&T> {
         self.ring.get(key)
     }
 
@@ -367,24 +371,27 @@ impl Recent {
         newer.or_else(|| self.older.find_hashed(hash, &is))
     }
 
-    /// `key_of` gives the key of any entry that is not forgotten, such as that of `slot`.
-    fn insert<K: Hash + PartialEq>(
+    /// Adds the newest entry with a key; `is_same` says of another one whether it has the same. Returns the newest one
+    /// before it if that is `wanted`.
+    fn insert<K: Hash>(
         &mut self,
+        key: &K,
         slot: RingPlace,
-        key_of: impl Fn(RingPlace) -> Option<K>,
-    ) {
+        is_same: impl Fn(RingPlace) -> bool,
+        wanted: bool,
+    ) -> Option<RingPlace> {
         if self.taken == MOST {
             core::mem::swap(&mut self.newer, &mut self.older);
             self.newer.clear();
             self.taken = 0;
         }
         self.taken += 1;
-        let key = key_of(slot);
-        debug_assert!(key.is_some(), "it was just remembered");
-        if let Some(key) = &key {
-            let is_same = |other| key_of(other).is_some_and(|other| other == *key);
-            self.newer.replace(key, slot, is_same);
+        let hash = self.newer.hash(key);
+        let before = self.newer.replace_hashed(hash, slot, &is_same);
+        if before.is_some() || !wanted {
+            return before;
         }
+        self.older.find_hashed(hash, is_same)
     }
 }
 
@@ -407,7 +414,7 @@ struct Linked {
 }
 
 impl Keyed for Linked {
-    type Key<'a> = LeaseKey;
+    type Key = LeaseKey;
 
     fn key(&self) -> LeaseKey {
         self.over.key
@@ -420,14 +427,11 @@ impl Owned for Linked {
         self.over.by
     }
 
-    #[inline]
-    fn following(self, remembered: &Ring<Linked>) -> Linked {
-        let before = remembered.find(&self.over.key);
-        let before = before.map_or(SlotLink::NONE, SlotLink::to);
-        Linked { before, ..self }
-    }
-
     const IS_READ_WHEN_REPLACED: bool = true;
+
+    fn follow(&mut self, before: RingPlace) {
+        self.before = SlotLink::to(before);
+    }
 
     fn count_again(&mut self) {
         self.over.again = self.over.again.saturating_add(1);
@@ -494,7 +498,7 @@ mod tests {
             if self.entries.len() >= limits::REMEMBERED {
                 self.forget_oldest();
             }
-            self.push(entry);
+            self.push(entry, false);
         }
     }
 
@@ -647,7 +651,7 @@ mod tests {
     }
 
     impl Keyed for Entry {
-        type Key<'a> = u64;
+        type Key = u64;
 
         fn key(&self) -> u64 {
             self.key

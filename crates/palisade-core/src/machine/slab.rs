@@ -1,5 +1,6 @@
 //! Records in numbered slots: no pointers, no moving, no doubling.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::marker::PhantomData;
@@ -116,13 +117,19 @@ impl Number for u32 {
 
 const CHUNK: usize = 1_024;
 
+/// No table has more slots, so that a number has room for a mark: a shared grant, a named owner, no slot at all.
+const MOST_SLOTS: u32 = 1 << 31;
+
 /// A growing table of records. It grows by whole chunks, so that a million locks cost no copy and no
 /// idle half of a doubled vector.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<S, T> {
-    chunks: Vec<Vec<Option<T>>>,
+    /// Arrays, so that a place in one needs no check.
+    chunks: Vec<Box<[Option<T>; CHUNK]>>,
     free: Vec<u32>,
     len: usize,
+    /// One past the highest slot that was ever used.
+    slots_used: u32,
     slots: PhantomData<S>,
 }
 
@@ -132,6 +139,7 @@ impl<S: Number, T> Slab<S, T> {
             chunks: Vec::new(),
             free: Vec::new(),
             len: 0,
+            slots_used: 0,
             slots: PhantomData,
         }
     }
@@ -142,35 +150,40 @@ impl<S: Number, T> Slab<S, T> {
 
     /// The number of slots, used or free: one past the highest that was ever used.
     pub(crate) fn slots(&self) -> u32 {
-        self.chunks.last().map_or(0, |last| {
-            ((self.chunks.len() - 1) * CHUNK + last.len()) as u32
-        })
+        self.slots_used
     }
 
     pub(crate) fn insert(&mut self, record: T) -> S {
         self.len += 1;
-        if let Some(slot) = self.free.pop() {
-            let place = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK];
-            assert!(place.is_none(), "a slot in the list of free ones is used");
-            *place = Some(record);
-            return S::of(slot);
-        }
-        if self.chunks.last().is_none_or(|last| last.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-        }
-        let slot = self.slots();
-        if let Some(last) = self.chunks.last_mut() {
-            last.push(Some(record));
-        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => self.new_slot(),
+        };
+        let place = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK];
+        assert!(place.is_none(), "a slot in the list of free ones is used");
+        *place = Some(record);
         S::of(slot)
+    }
+
+    fn new_slot(&mut self) -> u32 {
+        let slot = self.slots_used;
+        assert!(slot < MOST_SLOTS, "a table has no slot left");
+        if slot as usize == self.chunks.len() * CHUNK {
+            let chunk: Box<[Option<T>]> = (0..CHUNK).map(|_| None).collect();
+            let Ok(chunk) = chunk.try_into() else {
+                unreachable!("a chunk has another number of places");
+            };
+            self.chunks.push(chunk);
+        }
+        self.slots_used += 1;
+        slot
     }
 
     /// Takes a record out. Only a record that is there is taken out: as with [`Index`], a free slot is a bug.
     pub(crate) fn remove(&mut self, slot: S) -> T {
         let slot = slot.number();
         let chunk = self.chunks.get_mut(slot as usize / CHUNK);
-        let place = chunk.and_then(|chunk| chunk.get_mut(slot as usize % CHUNK));
-        let Some(record) = place.and_then(Option::take) else {
+        let Some(record) = chunk.and_then(|chunk| chunk[slot as usize % CHUNK].take()) else {
             dangling(slot);
         };
         self.free.push(slot);
@@ -181,10 +194,8 @@ impl<S: Number, T> Slab<S, T> {
     #[inline]
     pub(crate) fn get(&self, slot: S) -> Option<&T> {
         let slot = slot.number();
-        self.chunks
-            .get(slot as usize / CHUNK)?
-            .get(slot as usize % CHUNK)?
-            .as_ref()
+        let chunk = self.chunks.get(slot as usize / CHUNK)?;
+        chunk[slot as usize % CHUNK].as_ref()
     }
 
     #[cfg(test)]
@@ -194,13 +205,21 @@ impl<S: Number, T> Slab<S, T> {
 
     /// All records with their slots, in slot order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (S, &T)> {
-        let slots = self.chunks.iter().flatten().enumerate();
+        let slots = self
+            .chunks
+            .iter()
+            .flat_map(|chunk| chunk.iter())
+            .enumerate();
         slots.filter_map(|(slot, record)| Some((S::of(slot as u32), record.as_ref()?)))
     }
 
     /// All records, in slot order, to be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (S, &mut T)> {
-        let slots = self.chunks.iter_mut().flatten().enumerate();
+        let slots = self
+            .chunks
+            .iter_mut()
+            .flat_map(|chunk| chunk.iter_mut())
+            .enumerate();
         slots.filter_map(|(slot, record)| Some((S::of(slot as u32), record.as_mut()?)))
     }
 }
@@ -222,8 +241,7 @@ impl<S: Number, T> IndexMut<S> for Slab<S, T> {
     fn index_mut(&mut self, slot: S) -> &mut T {
         let slot = slot.number();
         let chunk = self.chunks.get_mut(slot as usize / CHUNK);
-        let place = chunk.and_then(|chunk| chunk.get_mut(slot as usize % CHUNK));
-        match place.and_then(Option::as_mut) {
+        match chunk.and_then(|chunk| chunk[slot as usize % CHUNK].as_mut()) {
             Some(record) => record,
             None => dangling(slot),
         }
@@ -249,6 +267,15 @@ mod tests {
         assert_eq!((slab[slots[7]], slab.slots()), (99, 3_000));
         assert_eq!(slab.iter().count(), 3_000);
         assert!(slab.get(3_000).is_none());
+    }
+
+    /// The control is the test above: other tables have slots left.
+    #[test]
+    #[should_panic(expected = "a table has no slot left")]
+    fn a_slot_with_the_number_of_a_mark_is_not_given() {
+        let mut slab: Slab<u32, u8> = Slab::new();
+        slab.slots_used = MOST_SLOTS;
+        slab.insert(7);
     }
 
     #[test]

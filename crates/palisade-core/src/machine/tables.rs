@@ -148,6 +148,9 @@ impl Tables {
     }
 
     pub(crate) fn find_waiter(&self, by: Principal, request: &RequestId) -> Option<WaiterSlot> {
+        if self.waiters.len() == 0 {
+            return None;
+        }
         self.requests.find(request, |slot| {
             let waiter = &self.waiters[slot];
             waiter.request == *request && self.principal_of(waiter.client) == by
@@ -155,8 +158,12 @@ impl Tables {
     }
 
     fn find_client(&self, client: Contender<'_>) -> Option<ClientSlot> {
+        self.find_client_hashed(self.ids.hash(&**client.id), client)
+    }
+
+    fn find_client_hashed(&self, hash: u64, client: Contender<'_>) -> Option<ClientSlot> {
         let Contender { by, id } = client;
-        self.ids.find(&**id, |slot| {
+        self.ids.find_hashed(hash, |slot| {
             let client = &self.clients[slot];
             client.id == *id && client.by == by
         })
@@ -182,7 +189,8 @@ impl Tables {
 
     fn use_client(&mut self, client: Contender<'_>) -> Owner {
         let Contender { by, id } = client;
-        if let Some(slot) = self.find_client(client) {
+        let hash = self.ids.hash(&**id);
+        if let Some(slot) = self.find_client_hashed(hash, client) {
             self.clients[slot].uses += 1;
             return Owner::new(slot, by);
         }
@@ -192,7 +200,7 @@ impl Tables {
             uses: 1,
             waiting: 0,
         });
-        self.ids.insert(&**id, slot);
+        self.ids.insert_hashed(hash, slot);
         Owner::new(slot, by)
     }
 
