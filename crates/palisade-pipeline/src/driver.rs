@@ -11,6 +11,7 @@
 //! load and no timer decides how long to wait for more. The clock is read **after** a round is gathered, for the reason
 //! that the orderer's module names.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::mem;
@@ -278,8 +279,14 @@ impl Driver {
         }
     }
 
-    /// The first batch of this process: commands that have to be recorded before any request is accepted.
+    /// The first batch of this process: commands that have to be recorded before any request is accepted. An assertion that
+    /// fails meanwhile names its entry.
     pub(super) fn open(&mut self, first: Vec<Command>) -> Result<(), LogError> {
+        let opened = catch_unwind(AssertUnwindSafe(|| self.first_batch(first)));
+        opened.unwrap_or_else(|panic| self.name_entry(&*panic))
+    }
+
+    fn first_batch(&mut self, first: Vec<Command>) -> Result<(), LogError> {
         let graces = first
             .iter()
             .filter(|command| matches!(command, Command::Grace(_)));
@@ -299,11 +306,14 @@ impl Driver {
             })
             .await
         };
-        ended.unwrap_or_else(|panic| {
-            let why = replay::message_of(&*panic);
-            let why = replay::failed_at(self.round.orderer().entry(), &why);
-            resume_unwind(Box::new(why))
-        })
+        ended.unwrap_or_else(|panic| self.name_entry(&*panic))
+    }
+
+    /// Goes on with the panic of a failed assertion, whose message names the entry from here on.
+    fn name_entry(&self, panic: &(dyn Any + Send)) -> ! {
+        let why = replay::message_of(panic);
+        let why = replay::failed_at(self.round.orderer().entry(), &why);
+        resume_unwind(Box::new(why))
     }
 
     async fn each_round(&mut self) -> Result<(), LogError> {

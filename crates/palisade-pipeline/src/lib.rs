@@ -40,6 +40,7 @@ pub mod round;
 mod stats;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -165,6 +166,15 @@ pub struct Pipeline {
     pub thread: JoinHandle<()>,
 }
 
+/// An assertion failed in the first batch, for this reason and at this entry: there is no pipeline. [`Stopped::Broken`] is the
+/// same for one that was running.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its own state contradicts itself ({0}), so it stopped before anything was written or answered. Start it again; if it stops \
+     again, keep a copy of its directory and report this message"
+)]
+pub struct Contradiction(pub String);
+
 /// A random seed for the machine's hash tables.
 #[must_use]
 pub fn seed() -> u64 {
@@ -176,7 +186,7 @@ pub fn seed() -> u64 {
 /// known. The commands of a return are durable when this returns.
 ///
 /// # Errors
-/// If the log takes nothing, or the operating system gives no thread.
+/// If the log takes nothing, the operating system gives no thread, or an assertion fails ([`Contradiction`]).
 pub fn start(start: Start) -> io::Result<Pipeline> {
     let Start {
         identity,
@@ -197,8 +207,23 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     let parts = Parts::new(identity, machine.revision(), Leading::Here)?;
     let (inbox, shared) = (parts.inbox, Arc::clone(&parts.shared));
     let mut driver = Driver::new(planted(machine), log, clock, inbox, shared);
-    driver.open(first).map_err(io::Error::other)?;
+    if let Err(error) = open(&mut driver, first) {
+        // The caller may be a task of another runtime, where dropping one is a panic.
+        parts.runtime.shutdown_background();
+        return Err(error);
+    }
     run(parts.runtime, parts.handle, parts.shared, driver.run())
+}
+
+/// Records the first batch.
+fn open(driver: &mut Driver, first: Vec<Command>) -> io::Result<()> {
+    match catch_unwind(AssertUnwindSafe(|| driver.open(first))) {
+        Ok(opened) => opened.map_err(io::Error::other),
+        Err(panic) => {
+            let why = replay::message_of(&*panic);
+            Err(io::Error::other(Contradiction(why)))
+        }
+    }
 }
 
 #[cfg(not(feature = "testing"))]

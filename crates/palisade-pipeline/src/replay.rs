@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
 use palisade_core::machine::{Corrupt, Grants, Leases, Part, Past, Record};
-use palisade_core::{Effect, Entry, Event, Machine, Principal, WallTime};
+use palisade_core::{Effect, Entry, Event, Machine, WallTime};
 
 use super::Returning;
 use super::clock::wall;
@@ -265,21 +265,18 @@ impl Replay {
     }
 
     /// Applies the commands that an authority records when it comes back, and returns the batch that has to be logged for them.
-    #[must_use]
-    pub fn return_from(&mut self, returning: Returning) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// [`ReplayError::Impossible`]; this must not be used any more then.
+    pub fn return_from(&mut self, returning: Returning) -> Result<Vec<u8>, ReplayError> {
         let (at, wall) = (self.machine.now(), wall());
         let mut batch = Vec::new();
         codec::encode_head(&mut batch, at, wall);
         for command in returning.commands() {
             codec::encode_command(&mut batch, &command);
-            self.machine.replay(Entry {
-                at,
-                wall,
-                by: Principal::ANONYMOUS,
-                command,
-            });
         }
-        batch
+        self.batch(&batch)?;
+        Ok(batch)
     }
 
     /// The machine as it is now, to look at.
@@ -441,8 +438,8 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use palisade_core::{
-        Acquire, ClientId, Command, GrantRef, LeaseKey, LockMode, LockName, RequestId, Span,
-        Timestamp, Ttl, Under, WallTime, invariants,
+        Acquire, ClientId, Command, GrantRef, LeaseKey, LockMode, LockName, Principal, RequestId,
+        Span, Timestamp, Ttl, Under, WallTime, invariants,
     };
 
     use super::*;
@@ -677,7 +674,7 @@ mod tests {
             };
             let (mut returned, mut follower) = (worked(), worked());
             for returning in [Returning::Restarted, Returning::Restored { leap: 1_000 }] {
-                let batch = returned.return_from(returning);
+                let batch = returned.return_from(returning).unwrap();
                 follower.batch(&batch).unwrap();
                 assert!(bytes(&returned) == bytes(&follower));
             }

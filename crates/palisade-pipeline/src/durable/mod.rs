@@ -249,7 +249,7 @@ pub fn begin_again(
 ) -> Result<Restored, Error> {
     let by = limits::restore_leap(wall().0).ok_or(Error::Clock)?;
     // The batch itself is not needed: its effect is in the state that is written down.
-    let _ = replayed.return_from(Returning::Restored { leap: by });
+    let _ = replayed.return_from(Returning::Restored { leap: by })?;
     replayed
         .machine()
         .next_token()
@@ -286,7 +286,7 @@ fn leap(dir: &Path, by: u64) -> Result<Restored, Error> {
     let mut replayed = replay(&opened, seed())?;
     let identity = *opened.identity();
     let mut wal = opened.into_wal();
-    let batch = replayed.return_from(Returning::Restored { leap: by });
+    let batch = replayed.return_from(Returning::Restored { leap: by })?;
     replayed
         .machine()
         .next_token()

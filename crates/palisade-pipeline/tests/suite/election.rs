@@ -27,6 +27,8 @@ struct Urn {
     deposed: bool,
     lost: bool,
     broken: bool,
+    /// An assertion fails in the next batch.
+    contradicts: bool,
     /// The next commit waits for this, then succeeds.
     slow: Option<std::sync::mpsc::Receiver<()>>,
 }
@@ -67,7 +69,10 @@ impl Log for Term {
             until.recv().unwrap();
             return Ok(());
         }
-        let lost = self.0.lock().unwrap().lost;
+        let Urn {
+            lost, contradicts, ..
+        } = *self.0.lock().unwrap();
+        assert!(!contradicts, "a lock is kept for nobody");
         if lost {
             Err(LogError::Deposed)
         } else {
@@ -253,6 +258,24 @@ async fn it_ends_when_it_is_asked_to_and_when_its_state_is_lost() {
         let stopped = stopped.wait_for(Option::is_some).await.unwrap();
         assert_eq!(stopped.as_ref(), Some(&expected));
     }
+}
+
+/// The first batch of a leadership contains what a leader records before it accepts a request. The control is a leadership
+/// that begins with the same batch.
+#[tokio::test]
+async fn an_assertion_that_fails_as_a_leadership_begins_stops_the_pipeline_and_names_the_entry() {
+    let node = node();
+    node.elect().await;
+    node.depose().await;
+    node.urn.lock().unwrap().contradicts = true;
+    node.win.send(()).unwrap();
+    let mut stopped = node.handle().stopped();
+    let stopped = stopped.wait_for(Option::is_some).await.unwrap().clone();
+    let Some(Stopped::Broken(why)) = stopped else {
+        panic!("{stopped:?}");
+    };
+    let entry = "a lock is kept for nobody, at entry 1 of a batch, Grace(Led)";
+    assert!(why.starts_with(entry), "{why}");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The beginning of a round, and the requests that it takes in.
 
-use palisade_pipeline::{Forgetful, orderer};
+use palisade_pipeline::{Contradiction, Forgetful, orderer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -193,4 +193,51 @@ async fn a_failed_assertion_stops_the_pipeline_before_anything_is_written() {
     };
     assert_eq!(why, "a lock is kept for nobody");
     assert_eq!(written.load(Ordering::SeqCst), before);
+}
+
+/// A log that stands for a machine whose assertion fails in the first batch.
+struct BreaksFirst;
+
+impl Log for BreaksFirst {
+    fn has_room(&mut self, _: usize) -> bool {
+        true
+    }
+
+    fn commit(&mut self, _: &[u8]) -> Result<(), LogError> {
+        panic!("a lock is kept for nobody");
+    }
+}
+
+/// The first batch is recorded before anybody could hear that the pipeline stopped, so its failure is the start's. The controls
+/// are a log that takes the batch, and one that fails.
+#[tokio::test]
+async fn an_assertion_that_fails_in_the_first_batch_is_an_error_of_the_start_that_names_the_entry()
+{
+    let start_on = |log: Box<dyn Log>| {
+        start(Start {
+            identity: Identity {
+                authority: AuthorityId::new("test").unwrap(),
+                incarnation: "1".into(),
+            },
+            machine: Machine::new(1),
+            log,
+            manual_clock: false,
+            limits: Limits::DEFAULT,
+            returning: Some(Returning::Restarted),
+        })
+    };
+    let sound = start_on(Box::new(Forgetful));
+    granted(&sound.unwrap().handle, "a", "c1").await;
+    let fails = Paper::default();
+    fails.fail_at.store(1, Ordering::SeqCst);
+    let error = start_on(Box::new(fails)).err().unwrap();
+    assert!(error.to_string().contains("paper jam"), "{error}");
+    let error = start_on(Box::new(BreaksFirst)).err().unwrap();
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    let Some(Contradiction(why)) = cause else {
+        panic!("{error:?}");
+    };
+    let entry = "a lock is kept for nobody, at entry 1 of a batch, Grace(Restarted)";
+    assert!(why.starts_with(entry), "{why}");
+    assert!(error.to_string().contains(why), "{error}");
 }

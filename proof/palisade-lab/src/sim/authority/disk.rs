@@ -134,6 +134,7 @@ impl Disk {
                 ..
             } = open(&target, self.seed)?;
             let batch = replay.return_from(Returning::Restored { leap });
+            let batch = batch.map_err(|error| error.to_string())?;
             wal.commit(&batch).map_err(|error| error.to_string())?;
             wal.close().map_err(|error| error.to_string())?;
         }
