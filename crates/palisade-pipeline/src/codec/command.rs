@@ -220,7 +220,6 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     }
 }
 
-#[cold]
 fn put_prefix(out: &mut Vec<u8>, mode: LockMode, also: &[LockName]) {
     match mode {
         LockMode::Update => out.byte(ACQUIRE_UPDATE),
@@ -251,14 +250,12 @@ pub(super) fn get_others(reader: &mut Reader<'_>) -> Result<Others, Malformed> {
     (0..count).map(|_| reader.lock()).collect()
 }
 
-#[cold]
 fn kind(mode: LockMode, options: GrantOptions) -> u8 {
     flag(SHARED, mode == LockMode::Shared)
         | flag(HAS_PERMITS, mode.permits().is_some())
         | flag(HAS_OPTIONS, !options.is_none())
 }
 
-#[cold]
 fn put_kind(out: &mut Vec<u8>, mode: LockMode, options: GrantOptions) {
     if let Some(permits) = mode.permits() {
         put_permits(out, permits);

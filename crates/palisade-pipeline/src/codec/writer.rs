@@ -38,7 +38,6 @@ impl Put for Vec<u8> {
 }
 
 /// Apart, so that the short ones are inlined where they are written.
-#[inline(never)]
 fn long_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);

@@ -455,7 +455,7 @@ impl<A: Address> Orderer<A> {
     }
 
     fn stamp(&mut self, at: Timestamp, wall: WallTime) {
-        debug_assert!(self.entry().is_none(), "the batch before is not over");
+        assert!(self.entry().is_none(), "the batch before is not over");
         self.at = self.at.max(at);
         self.wall = wall;
         self.bytes.clear();
@@ -505,7 +505,6 @@ impl<A: Address> Orderer<A> {
 
     /// A request that waits is asked again without a wait: it is answered at once. An orphan may have its turn; any other
     /// one leaves its queue, and is denied as one that never waited.
-    #[cold]
     fn end_wait(&mut self, by: Principal, again: Command, request: RequestId, to: A) {
         let mut outcome = self.apply(by, again.clone());
         if outcome == Outcome::Queued {
@@ -552,7 +551,7 @@ impl<A: Address> Orderer<A> {
     /// Applies one command and puts it into the batch. One that changed nothing is there for its instant alone, if it is to
     /// `stay`.
     fn put(&mut self, by: Principal, command: Command, stay: bool) -> Outcome {
-        debug_assert!(!self.bytes.is_empty(), "no batch has begun");
+        assert!(!self.bytes.is_empty(), "no batch has begun");
         let (before, last) = (place(&self.bytes), self.by);
         if by != last {
             encode_by(&mut self.bytes, by);
