@@ -61,12 +61,13 @@ impl List {
         let source = source.ok_or("xtask/advisories.txt does not say where it comes from")?;
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let advisories = lines.map(Advisory::of).collect::<Result<Vec<_>, _>>()?;
-        match advisories.is_empty() {
-            true => Err("xtask/advisories.txt is empty".to_owned()),
-            false => Ok(List {
+        if advisories.is_empty() {
+            Err("xtask/advisories.txt is empty".to_owned())
+        } else {
+            Ok(List {
                 source: source.to_owned(),
                 advisories,
-            }),
+            })
         }
     }
 
@@ -132,9 +133,10 @@ fn packages(lock: &str) -> Result<Vec<(String, Version)>, String> {
             Err(error) => Err(format!("Cargo.lock: {name} {version}: {error}")),
         })
         .collect::<Result<Vec<_>, _>>()?;
-    match packages.is_empty() {
-        true => Err("Cargo.lock names no package".to_owned()),
-        false => Ok(packages),
+    if packages.is_empty() {
+        Err("Cargo.lock names no package".to_owned())
+    } else {
+        Ok(packages)
     }
 }
 

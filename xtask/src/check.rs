@@ -176,9 +176,10 @@ fn links() -> Result<String, String> {
     let outcome = with("lychee", |tool| {
         run(tool.args(scope).arg(root()).args(&pages))
     })?;
-    match outcome.is_empty() {
-        true => Ok(format!("{} pages", pages.len())),
-        false => Ok(outcome),
+    if outcome.is_empty() {
+        Ok(format!("{} pages", pages.len()))
+    } else {
+        Ok(outcome)
     }
 }
 

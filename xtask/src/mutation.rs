@@ -108,11 +108,10 @@ pub(crate) fn missing() -> Option<String> {
     let mut version = Command::new("cargo");
     version.args(["mutants", "--version"]).stdin(Stdio::null());
     let output = version.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    match output.is_ok_and(|status| status.success()) {
-        true => None,
-        false => {
-            Some("cargo-mutants is not installed: cargo install cargo-mutants --locked".to_owned())
-        }
+    if output.is_ok_and(|status| status.success()) {
+        None
+    } else {
+        Some("cargo-mutants is not installed: cargo install cargo-mutants --locked".to_owned())
     }
 }
 
@@ -126,9 +125,10 @@ pub(crate) fn all() -> Result<(), String> {
         group.run().err()
     });
     let survived: Vec<_> = survived.collect();
-    match survived.is_empty() {
-        true => Ok(()),
-        false => Err(survived.join("; ")),
+    if survived.is_empty() {
+        Ok(())
+    } else {
+        Err(survived.join("; "))
     }
 }
 

@@ -340,9 +340,10 @@ mod tests {
         });
         shown.sort();
         let texts: Vec<String> = complaints.into_iter().map(|it| it.text).collect();
-        let outcome = match texts.is_empty() {
-            true => Ok(()),
-            false => Err(texts.join("\n")),
+        let outcome = if texts.is_empty() {
+            Ok(())
+        } else {
+            Err(texts.join("\n"))
         };
         (shown, outcome)
     }

@@ -88,9 +88,10 @@ impl File {
             };
             let fence = line.trim_start().starts_with("```");
             fenced ^= fence;
-            match fenced || fence {
-                true => String::new(),
-                false => without(&without(line, '`'), '"'),
+            if fenced || fence {
+                String::new()
+            } else {
+                without(&without(line, '`'), '"')
             }
         });
         prose.collect::<Vec<_>>().join("\n")
@@ -115,9 +116,12 @@ fn is_of_tests(name: &str) -> bool {
 /// The line with a mark in place of what stands between each pair of marks, so that the words around it are no neighbours.
 fn without(line: &str, mark: char) -> String {
     let parts: Vec<&str> = line.split(mark).collect();
-    let kept = |(number, part): (usize, &&str)| match number % 2 == 1 && number + 1 < parts.len() {
-        true => String::new(),
-        false => (*part).to_owned(),
+    let kept = |(number, part): (usize, &&str)| {
+        if number % 2 == 1 && number + 1 < parts.len() {
+            String::new()
+        } else {
+            (*part).to_owned()
+        }
     };
     let kept: Vec<String> = parts.iter().enumerate().map(kept).collect();
     kept.join(&mark.to_string())

@@ -230,9 +230,10 @@ impl Access {
         prefix: &str,
     ) -> Result<(), Denied> {
         let mut granting = self.granting(principal, verb);
-        match granting.any(|granted| prefix.starts_with(granted)) {
-            true => Ok(()),
-            false => Err(self.denied(principal, verb, format!("all {}", locks_of(prefix)))),
+        if granting.any(|granted| prefix.starts_with(granted)) {
+            Ok(())
+        } else {
+            Err(self.denied(principal, verb, format!("all {}", locks_of(prefix))))
         }
     }
 
@@ -249,17 +250,21 @@ impl Access {
     ) -> Result<Vec<&'a str>, Denied> {
         let granting = self.granting(principal, verb);
         let mut parts: Vec<&str> = granting
-            .filter_map(|granted| match prefix.starts_with(granted) {
-                true => Some(prefix),
-                false => granted.starts_with(prefix).then_some(granted),
+            .filter_map(|granted| {
+                if prefix.starts_with(granted) {
+                    Some(prefix)
+                } else {
+                    granted.starts_with(prefix).then_some(granted)
+                }
             })
             .collect();
         parts.sort_unstable();
         // A prefix comes directly before the names that begin with it.
         parts.dedup_by(|longer, shorter| longer.starts_with(*shorter));
-        match parts.is_empty() {
-            false => Ok(parts),
-            true => Err(self.denied(principal, verb, format!("any of the {}", locks_of(prefix)))),
+        if parts.is_empty() {
+            Err(self.denied(principal, verb, format!("any of the {}", locks_of(prefix))))
+        } else {
+            Ok(parts)
         }
     }
 

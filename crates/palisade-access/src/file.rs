@@ -146,9 +146,10 @@ pub fn revoke_token(path: &Path, id: &str) -> Result<(), Error> {
     append(
         path,
         &format!("\n[[auth.revoked]]\nid = {id:?}\n"),
-        |access| match access.tokens().any(|(known, ..)| known == id) {
-            true => Ok(()),
-            false => {
+        |access| {
+            if access.tokens().any(|(known, ..)| known == id) {
+                Ok(())
+            } else {
                 let why = format!("there is no token {id:?}, or it was revoked already");
                 Err(crate::Error(why))
             }

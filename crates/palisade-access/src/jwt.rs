@@ -241,12 +241,13 @@ impl Jwk {
         };
         let point = |length: usize| {
             let (x, y) = (bytes("x", &self.x)?, bytes("y", &self.y)?);
-            match x.len() == length && y.len() == length {
+            if x.len() == length && y.len() == length {
                 // Uncompressed: SEC 1, 2.3.3.
-                true => Ok([&[4], &*x, &*y].concat()),
-                false => Err(format!(
+                Ok([&[4], &*x, &*y].concat())
+            } else {
+                Err(format!(
                     "x and y of the key {kid:?} need {length} bytes each"
-                )),
+                ))
             }
         };
         if self.usage.as_deref().is_some_and(|usage| usage != "sig") {
@@ -312,9 +313,10 @@ impl Keys {
                 fingerprint: digest.into(),
             });
         }
-        match keys.is_empty() {
-            false => Ok(Keys(keys)),
-            true => Err("it has no key for RS256, RS384, RS512, ES256, ES384 or EdDSA".to_owned()),
+        if keys.is_empty() {
+            Err("it has no key for RS256, RS384, RS512, ES256, ES384 or EdDSA".to_owned())
+        } else {
+            Ok(Keys(keys))
         }
     }
 }
@@ -422,9 +424,10 @@ impl Jwt {
             let mut keys = issuer.keys.0.iter();
             issuer.audience == self.audience && keys.any(|key| key.fingerprint == self.key)
         });
-        match in_force {
-            true => Ok(()),
-            false => Err(BadJwt::Withdrawn),
+        if in_force {
+            Ok(())
+        } else {
+            Err(BadJwt::Withdrawn)
         }
     }
 

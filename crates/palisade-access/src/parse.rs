@@ -408,9 +408,10 @@ fn add_quota(
             return Err(Error(why.to_owned()));
         }
     };
-    match is_new {
-        true => Ok(()),
-        false => Err(Error(format!("{place}: it is there twice"))),
+    if is_new {
+        Ok(())
+    } else {
+        Err(Error(format!("{place}: it is there twice")))
     }
 }
 
@@ -438,9 +439,10 @@ fn bounds(entry: &QuotaEntry, place: &str) -> Result<Bounds, Error> {
             }
         };
     }
-    match bounds == Bounds::default() {
-        false => Ok(bounds),
-        true => Err(Error(format!("{place}: it bounds nothing"))),
+    if bounds == Bounds::default() {
+        Err(Error(format!("{place}: it bounds nothing")))
+    } else {
+        Ok(bounds)
     }
 }
 

@@ -254,9 +254,10 @@ impl fmt::Display for Fault {
             Fault::Denied(..) => "",
             Fault::Unsupported(_) => "this authority cannot",
         };
-        let said = match f.alternate() {
-            true => self.reason().to_string(),
-            false => self.reason().words().to_owned(),
+        let said = if f.alternate() {
+            self.reason().to_string()
+        } else {
+            self.reason().words().to_owned()
         };
         if said.is_empty() {
             return f.write_str(self.alone());

@@ -243,11 +243,12 @@ async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
             return;
         }
     };
-    let due = match lease.lose(&kept.grant, over) {
+    let due = if lease.lose(&kept.grant, over) {
         // The lease's other grants may still be live.
-        true => now,
+        now
+    } else {
         // Soon the answer to the upgrade is here.
-        false => after_failure(lease.deadline(), now),
+        after_failure(lease.deadline(), now)
     };
     core.schedule().put(&lease, due);
 }

@@ -104,9 +104,10 @@ impl Notices {
         if suspended != self.suspended {
             self.suspended = suspended;
             let remaining = self.kept.hold.remaining(now).to_duration();
-            return Some(match suspended {
-                true => LeaseNotice::Suspended { remaining },
-                false => LeaseNotice::Restored,
+            return Some(if suspended {
+                LeaseNotice::Suspended { remaining }
+            } else {
+                LeaseNotice::Restored
             });
         }
         let (waiters, knew) = (self.kept.waiters(), self.waiters);

@@ -140,12 +140,13 @@ pub(crate) fn end(seen: &LockHolder, now: impl Fn() -> Vec<LockHolder>) -> io::R
 /// Returns the message about the processes that block a resource, with the command to type.
 pub(crate) fn in_the_way(holders: &[LockHolder], resource: &str, url: &str) -> String {
     let names: Vec<String> = holders.iter().map(ToString::to_string).collect();
-    match names.is_empty() {
-        true => "the process that has its lock cannot be seen from here".to_owned(),
-        false => format!(
+    if names.is_empty() {
+        "the process that has its lock cannot be seen from here".to_owned()
+    } else {
+        format!(
             "{} has its lock: let it go on, or end it with: palisade fence unblock {resource} --url {url} --yes",
             names.join(" and ")
-        ),
+        )
     }
 }
 

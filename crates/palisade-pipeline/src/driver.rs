@@ -385,9 +385,10 @@ impl Driver {
         // Otherwise a sync is next, and they would wait for it, so they read their requests and write their answers first.
         // A yield looks for what has arrived at their sockets, too, which is a system call. A lone caller has nobody to
         // wait for, and its neighbours had their turn while this task slept.
-        let yields = match rang {
-            true => planned == Span::ZERO,
-            false => !(slept && was_lone && self.lone),
+        let yields = if rang {
+            planned == Span::ZERO
+        } else {
+            !(slept && was_lone && self.lone)
         };
         if !yields {
             return boot;

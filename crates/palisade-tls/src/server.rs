@@ -149,9 +149,10 @@ impl Server {
         match state.seen.take() {
             _ if read == state.taken => Ok(Reloaded::Unchanged),
             Some((seen, refused)) if seen == read => {
-                let taken = match refused {
-                    true => Ok(Reloaded::Unchanged),
-                    false => self.take(&mut state, read.clone()),
+                let taken = if refused {
+                    Ok(Reloaded::Unchanged)
+                } else {
+                    self.take(&mut state, read.clone())
                 };
                 if refused || taken.is_err() {
                     state.seen = Some((read, true));
@@ -410,9 +411,10 @@ fn verifier(
             .only_check_end_entity_revocation(),
         None => verifier,
     };
-    let verifier = match files.certificate_optional {
-        true => verifier.allow_unauthenticated().build(),
-        false => verifier.build(),
+    let verifier = if files.certificate_optional {
+        verifier.allow_unauthenticated().build()
+    } else {
+        verifier.build()
     };
     Ok(Some(
         verifier.map_err(|error| content(path, error.to_string()))?,

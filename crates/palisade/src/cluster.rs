@@ -296,9 +296,12 @@ impl Nodes {
             .map_err(|error| unreachable(error.to_string()))?;
         let answered = async {
             let answer = client.request(request).await;
-            let answer = answer.map_err(|error| match error.is_connect() {
-                true => not_connected(&error),
-                false => error.to_string(),
+            let answer = answer.map_err(|error| {
+                if error.is_connect() {
+                    not_connected(&error)
+                } else {
+                    error.to_string()
+                }
             })?;
             let (head, body) = answer.into_parts();
             let bytes = axum::body::to_bytes(Body::new(body), ANSWER_BYTES).await;

@@ -16,9 +16,10 @@ use crate::data_directory::absolute;
 /// The operating system's error, with the path.
 pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
     make_private(dir).map_err(|error| {
-        let gone = match dir.is_relative() && std::env::current_dir().is_err() {
-            true => "; the working directory was removed",
-            false => "",
+        let gone = if dir.is_relative() && std::env::current_dir().is_err() {
+            "; the working directory was removed"
+        } else {
+            ""
         };
         let path = absolute(dir);
         let what = format!("cannot make {}: {error}{gone}", path.display());

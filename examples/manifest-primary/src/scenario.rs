@@ -122,9 +122,10 @@ impl Primary {
 
     async fn wait_until_ended(mut self) -> Result<(), Failure> {
         let status = self.child.wait().await?;
-        match status.success() {
-            true => Ok(()),
-            false => Err(format!("a primary failed: {status}").into()),
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("a primary failed: {status}").into())
         }
     }
 }

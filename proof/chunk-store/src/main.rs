@@ -211,9 +211,10 @@ async fn serve_chunks(its: ChunkServer) -> Result<(), Failure> {
         ttl: Duration::from_millis(its.ttl_ms),
         heartbeat: Duration::from_millis(its.heartbeat_ms),
         timeout: Duration::from_millis(its.timeout_ms),
-        checks: match its.danger_unfenced {
-            true => Checks::DangerUnfenced,
-            false => Checks::Versions,
+        checks: if its.danger_unfenced {
+            Checks::DangerUnfenced
+        } else {
+            Checks::Versions
         },
         danger_unsynced: its.danger_unsynced,
         freeze_at: its.freeze_at,

@@ -142,9 +142,10 @@ async fn measure(plan: &Plan) -> Result<(), Error> {
         .map(|((took, name), phase)| row(name, took[0].0, took[1].1 - took[0].1, &hold(phase)))
         .collect();
     print(plan, &machine, &rows);
-    match rows.iter().all(|row| row["failed"] == 0) {
-        true => Ok(()),
-        false => Err("operations failed within the patience of their callers".into()),
+    if rows.iter().all(|row| row["failed"] == 0) {
+        Ok(())
+    } else {
+        Err("operations failed within the patience of their callers".into())
     }
 }
 
@@ -234,9 +235,10 @@ async fn check(mut loops: Loops) -> Result<(), Error> {
         count += tokens.len();
         all.extend(tokens);
     }
-    match all.len() == count {
-        true => Ok(()),
-        false => Err("a token was issued twice".into()),
+    if all.len() == count {
+        Ok(())
+    } else {
+        Err("a token was issued twice".into())
     }
 }
 

@@ -110,9 +110,10 @@ impl Cluster {
             .arg("--json")
             .env("PALISADE_AUTHORITY", self.url())
             .output()?;
-        match output.status.success() {
-            true => Ok(serde_json::from_slice(&output.stdout)?),
-            false => Err(String::from_utf8_lossy(&output.stderr).into()),
+        if output.status.success() {
+            Ok(serde_json::from_slice(&output.stdout)?)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into())
         }
     }
 

@@ -163,9 +163,10 @@ fn ordinary(node: &Node) -> Vec<&str> {
 }
 
 fn component(package: &Package) -> Value {
-    let kind = match package.name == PROGRAM {
-        true => "application",
-        false => "library",
+    let kind = if package.name == PROGRAM {
+        "application"
+    } else {
+        "library"
     };
     let licenses: Vec<Value> = package
         .license

@@ -73,9 +73,10 @@ impl Plan {
             for reason in &refused {
                 println!("release: {reason}");
             }
-            match refused.is_empty() || self.rehearse {
-                true => self.make(&tree, &facts),
-                false => Err(format!("refused, {} reasons above", refused.len())),
+            if refused.is_empty() || self.rehearse {
+                self.make(&tree, &facts)
+            } else {
+                Err(format!("refused, {} reasons above", refused.len()))
             }
         });
         match &made {
@@ -198,9 +199,10 @@ impl Plan {
     /// Packs them, and builds each from its package.
     fn crates(&self, tree: &Tree, out: &Path) -> Result<(), String> {
         // A rehearsal does not build each of them again from its package.
-        let verify = match self.rehearse {
-            true => &["package", "--no-verify", "--allow-dirty"][..],
-            false => &["package"][..],
+        let verify = if self.rehearse {
+            &["package", "--no-verify", "--allow-dirty"][..]
+        } else {
+            &["package"][..]
         };
         let crates = packages::crates(tree);
         let names = crates
@@ -233,13 +235,14 @@ impl Plan {
     fn says_its_commit(&self, program: &Path) -> Result<(), String> {
         let says = read(Command::new(program).arg("--version"))?;
         let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-        match says.contains(&format!("({},", commit.trim())) || self.rehearse {
-            true => Ok(()),
-            false => Err(format!(
+        if says.contains(&format!("({},", commit.trim())) || self.rehearse {
+            Ok(())
+        } else {
+            Err(format!(
                 "{} is {}, and the commit is {commit}",
                 program.display(),
                 says.trim()
-            )),
+            ))
         }
     }
 }
@@ -279,9 +282,10 @@ fn changes(tree: &Tree, version: &str) -> Result<String, String> {
         return Err(format!("CHANGELOG.md has no line `## {version} (DATE)`"));
     };
     let chapter = after.split("\n## ").next().unwrap_or_default();
-    match chapter.contains("\n- ") {
-        true => Ok(format!("{}{}\n", begin.trim_start(), chapter.trim_end())),
-        false => Err(format!("CHANGELOG.md has no entry for {version}")),
+    if chapter.contains("\n- ") {
+        Ok(format!("{}{}\n", begin.trim_start(), chapter.trim_end()))
+    } else {
+        Err(format!("CHANGELOG.md has no entry for {version}"))
     }
 }
 

@@ -216,13 +216,14 @@ pub(crate) fn check() -> Result<String, String> {
             format!("{folder}/{name} is not the root's {name}: copy it there (in a crate, link it)")
         }));
     }
-    match wrong.is_empty() {
-        true => Ok(format!(
+    if wrong.is_empty() {
+        Ok(format!(
             "{} crates, {} others",
             crates.len(),
             PACKAGES.len()
-        )),
-        false => Err(format!("\n   {}", wrong.join("\n   "))),
+        ))
+    } else {
+        Err(format!("\n   {}", wrong.join("\n   ")))
     }
 }
 

@@ -127,9 +127,10 @@ impl Etcd {
             // Nothing depends on the lease any more; if the revocation fails, it expires.
             let _ = self.wire.revoke(ticket.lease).await;
         }
-        Ok(match deleted {
-            true => Released::Released,
-            false => Released::NotHeld,
+        Ok(if deleted {
+            Released::Released
+        } else {
+            Released::NotHeld
         })
     }
 
@@ -141,9 +142,10 @@ impl Etcd {
         if highest != token {
             return Ok(Revocation::Stale { highest });
         }
-        match self.wire.delete_as(&holder.key, Some(token)).await? {
-            true => Ok(Revocation::Revoked),
-            false => Ok(Revocation::NotHeld),
+        if self.wire.delete_as(&holder.key, Some(token)).await? {
+            Ok(Revocation::Revoked)
+        } else {
+            Ok(Revocation::NotHeld)
         }
     }
 }

@@ -47,9 +47,10 @@ pub(super) async fn acquire(
                 // A waiter shows that it is alive at a third of its time. The first in the queue also asks
                 // when the holder's lease is due, and every second in case a notification is lost.
                 let third = Span::from_nanos(ttl.span().as_nanos() / 3);
-                let next = match first {
-                    true => third.min(LOOK).min(holder.remaining.plus(TICK)),
-                    false => third,
+                let next = if first {
+                    third.min(LOOK).min(holder.remaining.plus(TICK))
+                } else {
+                    third
                 };
                 let notified = match &mut waiting {
                     Some(waiting) => waiting.wait_until(sent.after(next).min(until)).await,

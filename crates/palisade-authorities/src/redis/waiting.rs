@@ -34,9 +34,10 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
     };
     loop {
         let sent = BootClock.now();
-        let channel = match sent < until {
-            true => redis.listener.channel(),
-            false => "",
+        let channel = if sent < until {
+            redis.listener.channel()
+        } else {
+            ""
         };
         let at = wall();
         let wish = format!(" {} {millis}\n{}\n{metadata}\n", at.0, request.client);

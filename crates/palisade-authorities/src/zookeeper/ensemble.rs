@@ -70,9 +70,10 @@ impl Ensemble {
         let granted = session.session_timeout();
         if granted != asked {
             let (granted, max) = (granted.as_millis(), Ttl::MAX.as_millis());
-            let range = match granted > asked.as_millis() {
-                true => format!("{granted} ms ..= {max} ms"),
-                false => format!("100 ms ..= {granted} ms"),
+            let range = if granted > asked.as_millis() {
+                format!("{granted} ms ..= {max} ms")
+            } else {
+                format!("100 ms ..= {granted} ms")
             };
             return Err(Fault::invalid(format!(
                 "a lease of {ttl}: this ensemble's sessions last {range}"

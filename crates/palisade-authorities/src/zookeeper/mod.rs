@@ -120,9 +120,10 @@ impl ZooKeeper {
             && let Some(released) = registration.release(grant.token).await?
         {
             self.registrations.forget(grant.key.as_bytes());
-            return Ok(match released {
-                true => Released::Released,
-                false => Released::NotHeld,
+            return Ok(if released {
+                Released::Released
+            } else {
+                Released::NotHeld
             });
         }
         let Some(node) = self.ensemble.find(&grant).await? else {
@@ -131,9 +132,10 @@ impl ZooKeeper {
         };
         let released = self.ensemble.delete(&node.path).await?;
         self.registrations.forget(grant.key.as_bytes());
-        Ok(match released {
-            true => Released::Released,
-            false => Released::NotHeld,
+        Ok(if released {
+            Released::Released
+        } else {
+            Released::NotHeld
         })
     }
 
@@ -159,9 +161,10 @@ impl ZooKeeper {
                 highest: first.token,
             });
         }
-        match self.ensemble.delete(&first.path).await? {
-            true => Ok(Revocation::Revoked),
-            false => Ok(Revocation::NotHeld),
+        if self.ensemble.delete(&first.path).await? {
+            Ok(Revocation::Revoked)
+        } else {
+            Ok(Revocation::NotHeld)
         }
     }
 }

@@ -21,9 +21,12 @@ fn primaries(count: usize) -> (Vec<Redis>, String) {
 /// The same primaries for a client that reaches only the first `reached`.
 fn partitioned(servers: &[Redis], reached: usize) -> String {
     // Nothing listens on the lowest ports.
-    let host = |(at, server): (usize, &Redis)| match at < reached {
-        true => server.address().to_string(),
-        false => format!("127.0.0.1:{}", 1 + at),
+    let host = |(at, server): (usize, &Redis)| {
+        if at < reached {
+            server.address().to_string()
+        } else {
+            format!("127.0.0.1:{}", 1 + at)
+        }
     };
     let hosts: Vec<String> = servers.iter().enumerate().map(host).collect();
     format!("redlock://{}", hosts.join(","))

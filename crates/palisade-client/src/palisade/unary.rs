@@ -78,9 +78,10 @@ async fn answered(
     nodes: &Nodes,
     call: impl Future<Output = Result<tonic::Response<pb::Reply>, tonic::Status>>,
 ) -> Result<pb::Reply, Fault> {
-    let patience = match nodes.several() {
-        true => PATIENCE_ONE_OF_SEVERAL,
-        false => PATIENCE,
+    let patience = if nodes.several() {
+        PATIENCE_ONE_OF_SEVERAL
+    } else {
+        PATIENCE
     };
     let reply = timeout(patience, call).await;
     let reply = reply.map_err(|_| Fault::unavailable(format!("no answer in {patience:?}")))?;

@@ -61,9 +61,10 @@ async fn a_holder_learns_that_its_lease_expired_or_was_revoked() {
         let lease = client.lock("orders").ttl(SHORT).acquire().await.unwrap();
         let waiting = tokio::spawn(client.lock("orders").ttl(secs(60)).acquire());
         until_shown(&client, "orders", |view| view.waiters == 1).await;
-        match expires {
-            true => server.expire("orders").await.unwrap(),
-            false => server.revoke("orders", "the test").await.unwrap(),
+        if expires {
+            server.expire("orders").await.unwrap()
+        } else {
+            server.revoke("orders", "the test").await.unwrap()
         }
         // A machine that is busy for a long time may reach the deadline first.
         let why = loss(&lease).await;

@@ -63,10 +63,11 @@ async fn a_reader_that_was_lost_meanwhile_has_no_successor() {
     for in_time in [true, false] {
         let (client, service, clock) = scripted_client();
         let upgrading = upgrading(&client, &service).await;
-        let (answered, waited_ms) = match in_time {
+        let (answered, waited_ms) = if in_time {
             // A control: the same answer to a reader that still holds is a writer.
-            true => (secs(1), 1_000),
-            false => (TTL, TTL_MS),
+            (secs(1), 1_000)
+        } else {
+            (TTL, TTL_MS)
         };
         clock.advance(answered).await;
         let calls = service.calls().await;

@@ -138,13 +138,17 @@ pub(super) async fn a_write_given_up_and_repeated_is_there_once<S: Subject>(
     let mut expect = String::new();
     for waits in 0..MOST_WAITS {
         let (token, piece) = (u64::from(waits) + 1, format!("{waits};"));
-        expect = match habit.appends {
-            true => expect + &piece,
-            false => piece.clone(),
+        expect = if habit.appends {
+            expect + &piece
+        } else {
+            piece.clone()
         };
-        let change = || match habit.appends {
-            true => Change::Append(piece.as_bytes()),
-            false => Change::Put(piece.as_bytes()),
+        let change = || {
+            if habit.appends {
+                Change::Append(piece.as_bytes())
+            } else {
+                Change::Put(piece.as_bytes())
+            }
         };
         let mut write = Stepped::new(r.numbered(token, 1, change()));
         let done = write.advance(waits).await.is_some();

@@ -64,11 +64,12 @@ pub(super) async fn racing_holders<F: Fence>(r: &Probe<F>, rounds: u64) -> Resul
     }
     let last = 2 * rounds + 1;
     let counted = counter(&r.read(last).await?)?.ok_or("the last holder was rejected")?;
-    match counted == acknowledged && acknowledged >= rounds {
-        true => Ok(()),
-        false => Err(format!(
+    if counted == acknowledged && acknowledged >= rounds {
+        Ok(())
+    } else {
+        Err(format!(
             "{acknowledged} additions acknowledged, {counted} in the counter"
-        )),
+        ))
     }
 }
 

@@ -103,12 +103,13 @@ impl<F: Fence> Probe<F> {
     pub(super) async fn holds(&self, expect: Option<&str>) -> Result<(), Failure> {
         let seen = self.fence.observe(KEY).await;
         let seen = seen.map_err(|error| fault(&error))?;
-        match seen.as_deref() == expect.map(str::as_bytes) {
-            true => Ok(()),
-            false => Err(format!(
+        if seen.as_deref() == expect.map(str::as_bytes) {
+            Ok(())
+        } else {
+            Err(format!(
                 "the resource holds {}, not {expect:?}",
                 show(seen.as_deref())
-            )),
+            ))
         }
     }
 }
@@ -166,9 +167,10 @@ pub(super) fn stale<T>(answer: Answer<T>, presented: u64, highest: u64) -> Resul
 /// Fails unless a read with a token returned exactly this.
 pub(super) fn reads(answer: Answer<Option<Vec<u8>>>, expect: Option<&str>) -> Result<(), Failure> {
     let seen = admitted(answer)?;
-    match seen.as_deref() == expect.map(str::as_bytes) {
-        true => Ok(()),
-        false => Err(format!("read {}, not {expect:?}", show(seen.as_deref()))),
+    if seen.as_deref() == expect.map(str::as_bytes) {
+        Ok(())
+    } else {
+        Err(format!("read {}, not {expect:?}", show(seen.as_deref())))
     }
 }
 

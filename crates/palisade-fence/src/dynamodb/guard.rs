@@ -261,11 +261,12 @@ pub(super) async fn transact(
     }
     let deletes = deletes.get(index).is_some_and(Option::is_some);
     let nothing = found.is_none_or(Attributes::is_empty);
-    match deletes && nothing {
-        true => Ok(PutOutcome::Missing),
-        false => Err(Error::Condition {
+    if deletes && nothing {
+        Ok(PutOutcome::Missing)
+    } else {
+        Err(Error::Condition {
             index: index - guards,
-        }),
+        })
     }
 }
 

@@ -202,11 +202,12 @@ pub(super) fn key_name(key: &Attributes) -> (&'static str, String) {
 /// Refuses a key with the name of the fence's attribute. A put would write the fence into the key, and so another item than
 /// the one that was read.
 pub(super) fn not_the_fence<'a>(mut key: impl Iterator<Item = &'a String>) -> Result<()> {
-    match key.any(|name| name == FENCE) {
-        true => Err(Error::Argument(format!(
+    if key.any(|name| name == FENCE) {
+        Err(Error::Argument(format!(
             "the table's key is called {FENCE}, as the attribute of the fence: use a table with another key"
-        ))),
-        false => Ok(()),
+        )))
+    } else {
+        Ok(())
     }
 }
 

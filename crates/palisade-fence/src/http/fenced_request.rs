@@ -39,19 +39,23 @@ impl FencedRequest {
         overrides::refuse(head, body)?;
         let mut presented = Presented::read(&head.headers)?;
         let Some(target) = resources.target(head)? else {
-            return match presented.has_token() {
-                false => Ok(None),
-                true => Err(Problem::invalid(format!(
+            return if presented.has_token() {
+                Err(Problem::invalid(format!(
                     "nothing is fenced at {}: the fencing token would not be checked",
                     head.uri.path()
-                ))),
+                )))
+            } else {
+                Ok(None)
             };
         };
-        let kind = match target.writes.unwrap_or(!is_safe(&head.method)) {
-            _ if presented.claim => RequestKind::Claim,
-            true => RequestKind::Write,
-            false if presented.has_token() => RequestKind::Read,
-            false => return Ok(None),
+        let kind = if presented.claim {
+            RequestKind::Claim
+        } else if target.writes.unwrap_or(!is_safe(&head.method)) {
+            RequestKind::Write
+        } else if presented.has_token() {
+            RequestKind::Read
+        } else {
+            return Ok(None);
         };
         // A user's own `Resources` may have looked at only a part of the path.
         spelling::segments(head.uri.path())?;

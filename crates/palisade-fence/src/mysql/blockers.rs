@@ -143,9 +143,10 @@ async fn look(
 ) -> Result<(Vec<Blocker>, bool)> {
     ResourceId::new(resource)?;
     let version: Option<String> = watch.query_first("SELECT VERSION()").await?;
-    let waits = match version.is_some_and(|version| version.contains("MariaDB")) {
-        true => OF_MARIADB,
-        false => OF_MYSQL,
+    let waits = if version.is_some_and(|version| version.contains("MariaDB")) {
+        OF_MARIADB
+    } else {
+        OF_MYSQL
     };
     let sql = format!("{SHOWN} {waits} {OF_PROBE}");
     let number = probe.id();
@@ -171,9 +172,10 @@ async fn look(
     if let (Some(end), true) = (end, is_there) {
         watch.query_drop(format!("KILL {}", end.connection)).await?;
     }
-    match found.is_empty() {
-        true => probe.query_drop("ROLLBACK").await?,
-        false => watch.query_drop(format!("KILL {number}")).await?,
+    if found.is_empty() {
+        probe.query_drop("ROLLBACK").await?
+    } else {
+        watch.query_drop(format!("KILL {number}")).await?
     }
     Ok((found, is_there))
 }

@@ -243,13 +243,14 @@ async fn whole(tx: &mut Transaction<'_>, resource: &str, answer: Answer) -> Answ
                 Err(error) => return error.into(),
             };
             let bound = bound.unwrap_or_default();
-            match is_lock {
-                false => AuthorityId::new(&bound)
-                    .map(|bound| Reject::WrongAuthority { bound })
-                    .ok(),
-                true => LockName::new(&bound)
+            if is_lock {
+                LockName::new(&bound)
                     .map(|bound| Reject::WrongLock { bound })
-                    .ok(),
+                    .ok()
+            } else {
+                AuthorityId::new(&bound)
+                    .map(|bound| Reject::WrongAuthority { bound })
+                    .ok()
             }
         }
         "PF012" => return Answer::Error(Error::ReadBeforeClaim(resource.to_owned())),

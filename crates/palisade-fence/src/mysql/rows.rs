@@ -91,19 +91,22 @@ impl From<mysql_async::Error> for Answer {
             )));
         }
         let is_denied = error.code == PROCEDURE_DENIED && error.message.contains("palisade_");
-        let advice = match is_denied {
-            true => "; the user needs the right to call the fence: GRANT EXECUTE ON the database",
-            false => "",
+        let advice = if is_denied {
+            "; the user needs the right to call the fence: GRANT EXECUTE ON the database"
+        } else {
+            ""
         };
         Answer::Error(Error::Database {
-            state: match error.state.starts_with("PF") {
-                true => error.state.clone(),
-                false => error.code.to_string(),
+            state: if error.state.starts_with("PF") {
+                error.state.clone()
+            } else {
+                error.code.to_string()
             },
             message: format!("{}{advice}", error.message),
-            kind: match RETRYABLE.contains(&error.code) {
-                true => ErrorKind::Retry,
-                false => ErrorKind::Operator,
+            kind: if RETRYABLE.contains(&error.code) {
+                ErrorKind::Retry
+            } else {
+                ErrorKind::Operator
             },
             source: Box::new(mysql_async::Error::Server(error)),
         })

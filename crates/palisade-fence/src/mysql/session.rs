@@ -16,9 +16,10 @@ use crate::error::{Error, Result};
 /// TABLE, ends the transaction.
 pub(super) fn in_transaction(tx: &Transaction<'_>) -> Result<()> {
     let flags = tx.last_ok_packet().map(|ok| ok.status_flags());
-    match flags.is_some_and(|flags| flags.contains(StatusFlags::SERVER_STATUS_IN_TRANS)) {
-        true => Ok(()),
-        false => Err(Error::NoTransaction),
+    if flags.is_some_and(|flags| flags.contains(StatusFlags::SERVER_STATUS_IN_TRANS)) {
+        Ok(())
+    } else {
+        Err(Error::NoTransaction)
     }
 }
 

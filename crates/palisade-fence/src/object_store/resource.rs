@@ -248,10 +248,10 @@ impl Fence for Resource {
         let path = ObjectPath::new(key)?;
         for _ in 0..ATTEMPTS {
             let Some(seen) = self.files.load().await? else {
-                match self.appeared_meanwhile().await? {
-                    true => continue,
-                    false => return Ok(None),
+                if self.appeared_meanwhile().await? {
+                    continue;
                 }
+                return Ok(None);
             };
             if let Some(value) = self.fetch(&seen.document, &path).await? {
                 return Ok(value);

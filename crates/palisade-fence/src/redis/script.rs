@@ -31,12 +31,13 @@ impl Script {
     /// [`Error::Argument`] for a script with a `#!` line, which cannot be part of another script. The server
     /// finds a mistake in its Lua code at the first call, and nothing takes effect.
     pub fn new(lua: &str) -> Result<Script> {
-        match lua.starts_with("#!") {
-            true => Err(Error::Argument(
+        if lua.starts_with("#!") {
+            Err(Error::Argument(
                 "a guarded script must not begin with #!: it runs inside the fence's script"
                     .to_owned(),
-            )),
-            false => Ok(Script(Text::new(with(lua)))),
+            ))
+        } else {
+            Ok(Script(Text::new(with(lua))))
         }
     }
 }

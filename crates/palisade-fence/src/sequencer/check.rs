@@ -93,9 +93,10 @@ impl Check {
     /// # Errors
     /// [`BadSequencer::Unsigned`].
     pub const fn admits_bare(&self) -> Result<(), BadSequencer> {
-        match self.required {
-            true => Err(BadSequencer::Unsigned),
-            false => Ok(()),
+        if self.required {
+            Err(BadSequencer::Unsigned)
+        } else {
+            Ok(())
         }
     }
 }

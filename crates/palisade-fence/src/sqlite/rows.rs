@@ -7,9 +7,10 @@ use crate::sql::unreachable;
 
 /// Checks for a transaction: only inside one are check and effect one step.
 pub(super) fn in_transaction(tx: &Connection) -> Result<()> {
-    match tx.is_autocommit() {
-        true => Err(Error::NoTransaction),
-        false => Ok(()),
+    if tx.is_autocommit() {
+        Err(Error::NoTransaction)
+    } else {
+        Ok(())
     }
 }
 

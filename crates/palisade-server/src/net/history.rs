@@ -179,9 +179,10 @@ impl History {
             tokio::time::sleep(PAUSE).await;
         }
         let Some(reader) = open.shared.reader().clone() else {
-            return Err(unavailable(match open.shared.unwritable.load(Relaxed) {
-                true => "the history cannot be opened or written; the server's log says why",
-                false => "the history is being opened; ask again in a moment",
+            return Err(unavailable(if open.shared.unwritable.load(Relaxed) {
+                "the history cannot be opened or written; the server's log says why"
+            } else {
+                "the history is being opened; ask again in a moment"
             }));
         };
         let read = tokio::task::spawn_blocking(move || reader.page(&query, limit));
@@ -339,9 +340,10 @@ impl Writer {
         let mut reported = Vec::new();
         loop {
             let mut over = None;
-            let patience = match reported.is_empty() {
-                true => COMMIT_EVERY,
-                false => REPORTS_EVERY,
+            let patience = if reported.is_empty() {
+                COMMIT_EVERY
+            } else {
+                REPORTS_EVERY
             };
             match queue.recv_timeout(patience) {
                 Ok(Job::Take {
@@ -352,12 +354,13 @@ impl Writer {
                     self.take(&mut ledger, from, &batches)?;
                     let _ = taken.send(());
                 }
-                Ok(Job::Report(report, done)) => match self.record(&mut ledger, &report)? {
-                    true => reported.push(done),
-                    false => {
+                Ok(Job::Report(report, done)) => {
+                    if self.record(&mut ledger, &report)? {
+                        reported.push(done)
+                    } else {
                         let _ = done.send(false);
                     }
-                },
+                }
                 Ok(Job::Close(done)) => over = Some(Some(done)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => over = Some(None),
@@ -412,9 +415,10 @@ impl Writer {
         if ledger.last() >= revision {
             return Ok(());
         }
-        let why = match self.refill.is_over() {
-            true => self.refill(ledger)?,
-            false => Why::TooFast,
+        let why = if self.refill.is_over() {
+            self.refill(ledger)?
+        } else {
+            Why::TooFast
         };
         self.miss(ledger, revision, why);
         Ok(())
@@ -521,9 +525,10 @@ impl Writer {
         if recorded {
             self.shared.count(prefix(&report.lock));
         }
-        let count = match recorded {
-            true => &self.shared.recorded,
-            false => &self.shared.unknown,
+        let count = if recorded {
+            &self.shared.recorded
+        } else {
+            &self.shared.unknown
         };
         count.fetch_add(1, Relaxed);
         Ok(recorded)
@@ -592,9 +597,10 @@ impl Pause {
     /// Each is twice as long as the one before it, unless that was over for long.
     fn begin(&mut self) {
         let quiet = self.last.is_none_or(|last| since(last) > LONGEST);
-        self.length = match quiet {
-            true => SHORTEST,
-            false => (self.length * 2).min(LONGEST),
+        self.length = if quiet {
+            SHORTEST
+        } else {
+            (self.length * 2).min(LONGEST)
         };
         self.last = Some(now());
     }

@@ -74,9 +74,10 @@ mod tests {
             let mut tries = 0;
             let done = retry_while_full(|| {
                 tries += 1;
-                match tries <= full {
-                    true => Err(kind.into()),
-                    false => Ok(()),
+                if tries <= full {
+                    Err(kind.into())
+                } else {
+                    Ok(())
                 }
             });
             (done.map_err(|error| error.kind()), tries)

@@ -170,9 +170,10 @@ impl SequencerKeys {
     }
 
     fn known(&self, kid: &str) -> Result<(), KeyFileError> {
-        match self.keys.iter().any(|key| key.kid == kid) {
-            true => Ok(()),
-            false => Err(KeyFileError::NoSuchKey(kid.to_owned())),
+        if self.keys.iter().any(|key| key.kid == kid) {
+            Ok(())
+        } else {
+            Err(KeyFileError::NoSuchKey(kid.to_owned()))
         }
     }
 

@@ -64,9 +64,10 @@ impl Lifetime {
         if ends <= now.0 {
             self.over.store(true, Relaxed);
         }
-        match self.over.load(Relaxed) || self.is_refused() {
-            true => Duration::ZERO,
-            false => Duration::from_millis(ends.saturating_sub(now.0)),
+        if self.over.load(Relaxed) || self.is_refused() {
+            Duration::ZERO
+        } else {
+            Duration::from_millis(ends.saturating_sub(now.0))
         }
     }
 }

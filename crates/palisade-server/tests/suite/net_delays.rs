@@ -150,12 +150,11 @@ async fn an_operator_opens_a_closed_lock_at_every_interface() {
             ..v1::WatchRequest::default()
         };
         let mut over_grpc = client.watch(watch).await.unwrap().into_inner();
-        let mut open = async || match over_http {
-            true => {
+        let mut open = async || {
+            if over_http {
                 let body = r#"{"reason": "the job failed"}"#;
                 server.post("/v1/locks/x/open", body).await.code()
-            }
-            false => {
+            } else {
                 let open = v1::OpenRequest {
                     lock: "x".to_owned(),
                     reason: "the job failed".to_owned(),

@@ -40,9 +40,10 @@ pub(crate) async fn run(settings: &Settings) -> Result<Option<&'static str>, Err
     }
     let measured = Loops::new(settings, &clients)?.run().await?;
     let report = Report::new(settings, measured);
-    let text = match settings.json {
-        true => report.json().to_string(),
-        false => report.text().trim_end().to_owned(),
+    let text = if settings.json {
+        report.json().to_string()
+    } else {
+        report.text().trim_end().to_owned()
     };
     // A failed write means that nobody is reading.
     let _ = writeln!(std::io::stdout(), "{text}");

@@ -160,9 +160,10 @@ fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
         }));
     }
     let path = args.access.display();
-    let needs = match audited.is_empty() {
-        true => "",
-        false => "; its servers need --audit FILE",
+    let needs = if audited.is_empty() {
+        ""
+    } else {
+        "; its servers need --audit FILE"
     };
     let issuers: String = access
         .issuers()
@@ -214,11 +215,12 @@ fn token_new(args: &TokenNewArgs, out: Out) -> Result<(), Failure> {
         // The file has whole seconds, and a token lasts no shorter than it was asked for.
         let at = now.and_then(|now| now.checked_add(length)?.round(whole));
         let at = at.map_err(|error| Failure::usage(format!("--expires: {error}")))?;
-        match length < Duration::from_secs(1) {
-            true => Err(Failure::usage(
+        if length < Duration::from_secs(1) {
+            Err(Failure::usage(
                 "--expires: a token lasts 1s or longer; to end one at once, type: palisade auth token revoke ID",
-            )),
-            false => Ok(at),
+            ))
+        } else {
+            Ok(at)
         }
     });
     let expires = expires.transpose()?;

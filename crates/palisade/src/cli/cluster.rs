@@ -191,9 +191,10 @@ pub(super) fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
 /// A place of palisade://, which has a usual port.
 fn with_port(place: &str) -> String {
     let port = place.rsplit_once(':').map(|(_, port)| port);
-    match port.is_some_and(|port| !port.contains(']')) {
-        true => place.to_owned(),
-        false => format!("{}:7420", place.trim_end_matches('/')),
+    if port.is_some_and(|port| !port.contains(']')) {
+        place.to_owned()
+    } else {
+        format!("{}:7420", place.trim_end_matches('/'))
     }
 }
 

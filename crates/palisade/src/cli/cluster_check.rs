@@ -91,14 +91,13 @@ pub(super) fn carry_out(view: &ClusterReply, node: &str, out: Out) -> Result<(),
         }
         out.text(&text)?;
     }
-    match stopped.holds() && removed.holds() {
-        true => Ok(()),
-        false => {
-            let why =
-                format!("node {node} must not be stopped or removed now: too few others are alive");
-            Err(Failure::new(NOT_NOW, Code::Refused, why)
-                .hint("start or mend the nodes that are not alive, then type this again"))
-        }
+    if stopped.holds() && removed.holds() {
+        Ok(())
+    } else {
+        let why =
+            format!("node {node} must not be stopped or removed now: too few others are alive");
+        Err(Failure::new(NOT_NOW, Code::Refused, why)
+            .hint("start or mend the nodes that are not alive, then type this again"))
     }
 }
 

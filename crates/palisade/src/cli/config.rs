@@ -76,9 +76,10 @@ fn check(file: &Path, out: Out) -> Result<(), Failure> {
         return out.value(&json!({"config": file, "sections": checked}));
     }
     let (file, sections) = (file.display(), checked.join(", "));
-    out.text(&match checked.is_empty() {
-        true => format!("{file} has no section, so every setting has its default"),
-        false => format!("{file} has no mistake; it sets {sections}"),
+    out.text(&if checked.is_empty() {
+        format!("{file} has no section, so every setting has its default")
+    } else {
+        format!("{file} has no mistake; it sets {sections}")
     })
 }
 
@@ -110,9 +111,10 @@ fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
         .collect();
     let width = lines.iter().map(|(line, _)| line.chars().count()).max();
     for (line, origin) in lines {
-        match args.origin {
-            true => out.text(&format!("{line:0$}  # {origin}", width.unwrap_or(0)))?,
-            false => out.text(&line)?,
+        if args.origin {
+            out.text(&format!("{line:0$}  # {origin}", width.unwrap_or(0)))?
+        } else {
+            out.text(&line)?
         }
     }
     Ok(())
@@ -141,9 +143,10 @@ fn line(
 
 /// A URL may contain a password. Other secrets are in files, which settings only name.
 fn shown(value: &str) -> String {
-    match value.contains("://") {
-        true => palisade_client::without_secrets(value),
-        false => value.to_owned(),
+    if value.contains("://") {
+        palisade_client::without_secrets(value)
+    } else {
+        value.to_owned()
     }
 }
 

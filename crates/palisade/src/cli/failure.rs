@@ -117,9 +117,10 @@ impl Failure {
 
     fn of_fault(fault: &Fault, url: &str) -> Failure {
         let url = palisade_client::without_secrets(url);
-        let place = match url.starts_with("unix:") {
-            true => &*url,
-            false => url.split_once("://").map_or(&*url, |(_, place)| place),
+        let place = if url.starts_with("unix:") {
+            &*url
+        } else {
+            url.split_once("://").map_or(&*url, |(_, place)| place)
         };
         // A client of several nodes names the one that failed; the URL says it already.
         let fault_text = format!("{fault:#}").replacen(&format!("{place}: "), "", 1);

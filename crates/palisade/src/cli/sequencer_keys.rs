@@ -91,12 +91,13 @@ pub(super) fn carry_out(command: KeyCommand, out: Out) -> Result<(), Failure> {
 
 fn list(keys: &SequencerKeys, out: Out) -> Result<(), Failure> {
     for (kid, signs) in keys.list() {
-        match out.json {
-            true => out.value(&json!({"kid": kid, "signs": signs}))?,
-            false => out.text(&format!(
+        if out.json {
+            out.value(&json!({"kid": kid, "signs": signs}))?
+        } else {
+            out.text(&format!(
                 "{kid}  {}",
                 if signs { "signs" } else { "published" }
-            ))?,
+            ))?
         }
     }
     Ok(())

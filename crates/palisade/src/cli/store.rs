@@ -120,12 +120,13 @@ impl StoreArgs {
     }
 
     fn rule(&self) -> Rule {
-        let rule = match self.danger_unfenced {
-            true => Rule {
+        let rule = if self.danger_unfenced {
+            Rule {
                 mode: Mode::DangerUnfenced,
                 ..Rule::CLAIM
-            },
-            false => self.fence.rule(),
+            }
+        } else {
+            self.fence.rule()
         };
         self.jump.bound(rule)
     }

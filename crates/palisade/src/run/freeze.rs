@@ -284,9 +284,10 @@ impl Frozen<'_> {
         if let Some(signal) = reaped.stopped.filter(|signal| *signal != Signal::STOP) {
             self.user_stopped = Some(signal);
         }
-        match self.is_stopped {
-            true => self.unchanged(settling),
-            false => Ok(()),
+        if self.is_stopped {
+            self.unchanged(settling)
+        } else {
+            Ok(())
         }
     }
 

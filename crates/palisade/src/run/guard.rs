@@ -124,10 +124,7 @@ impl Guard {
             Guard::Fenced(lease, others) => all(lease, others).all(|lease| lease.check().is_ok()),
             Guard::Tokenless { guard, .. } => guard.is_held(),
         };
-        let hold = match held {
-            true => Hold::Until(until),
-            false => Hold::Lost,
-        };
+        let hold = if held { Hold::Until(until) } else { Hold::Lost };
         (now, hold)
     }
 
@@ -155,12 +152,13 @@ impl Guard {
                     .map(|lease| Box::pin(lease.lost()))
                     .collect();
                 Box::pin(std::future::poll_fn(move |cx| {
-                    match lost
+                    if lost
                         .iter_mut()
                         .any(|lost| lost.as_mut().poll(cx).is_ready())
                     {
-                        true => Poll::Ready(()),
-                        false => Poll::Pending,
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
                     }
                 }))
             }

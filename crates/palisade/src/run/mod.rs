@@ -170,12 +170,13 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<Ended, Failure> {
         guard.release(out).await
     };
     let Some(failure) = lost else {
-        return match end.overtime {
-            true => Err(timed_out(&lock, args)),
-            false => Ok(Ended {
+        return if end.overtime {
+            Err(timed_out(&lock, args))
+        } else {
+            Ok(Ended {
                 status: end.status,
                 interrupted: end.interrupted,
-            }),
+            })
         };
     };
     if let Some(hook) = &args.on_lost {

@@ -525,9 +525,10 @@ impl View {
     }
 
     fn url_of(&self, node: NodeId) -> Option<String> {
-        match node == self.node {
-            true => Some(self.url.clone()),
-            false => self.peers.client_url(node),
+        if node == self.node {
+            Some(self.url.clone())
+        } else {
+            self.peers.client_url(node)
         }
     }
 

@@ -269,9 +269,12 @@ fn network(settings: &Settings) -> net::Settings {
 /// The events that the log still has.
 fn past(data: &Path, member: bool) -> net::Past {
     let data = data.to_owned();
-    net::Past(Arc::new(move |after, each| match member {
-        true => palisade_replica::events_after(&data, after, each).map_err(|why| why.to_string()),
-        false => durable::events_after(&data, after, each).map_err(|why| why.to_string()),
+    net::Past(Arc::new(move |after, each| {
+        if member {
+            palisade_replica::events_after(&data, after, each).map_err(|why| why.to_string())
+        } else {
+            durable::events_after(&data, after, each).map_err(|why| why.to_string())
+        }
     }))
 }
 

@@ -236,11 +236,12 @@ pub(super) async fn read(
     let (sequencer, token) = (sequencer_header(&headers)?, token_header(&headers)?);
     let presented = Presented::settle(&app, resource.id(), sequencer, token, authority, false)?;
     let Some(presented) = presented else {
-        return match names_authority {
-            false => object(&path, resource.observe(&path).await?, "observer", None),
-            true => Err(Problem::invalid(
+        return if names_authority {
+            Err(Problem::invalid(
                 "X-Fencing-Authority without X-Fencing-Token",
-            )),
+            ))
+        } else {
+            object(&path, resource.observe(&path).await?, "observer", None)
         };
     };
     let read = resource.read(presented.pass(&app), &path).await?;

@@ -148,12 +148,13 @@ async fn step(app: &App, kept: &Kept) -> Option<Option<String>> {
             return None;
         }
     };
-    match kept.releasing {
-        true => match release(&client, &kept.grant).await {
+    if kept.releasing {
+        match release(&client, &kept.grant).await {
             Ok(_) => Some(None),
             Err(_) => None,
-        },
-        false => match client.renew(&kept.grant, None).await {
+        }
+    } else {
+        match client.renew(&kept.grant, None).await {
             Ok(Renewal::Renewed(_)) => None,
             Ok(Renewal::Ended(ending)) => Some(Some(format!("{ending:?}").to_lowercase())),
             Ok(Renewal::NotHeld) => Some(Some("the authority does not know it".to_owned())),
@@ -164,7 +165,7 @@ async fn step(app: &App, kept: &Kept) -> Option<Option<String>> {
                 tracing::warn!(lock = %kept.grant.lock, "cannot renew: {error:#}");
                 None
             }
-        },
+        }
     }
 }
 

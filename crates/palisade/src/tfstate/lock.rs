@@ -36,9 +36,10 @@ pub(super) async fn lock(
     {
         return Ok(answer);
     }
-    let attempt = match info.is_plan() {
-        true => ask(app, client.lock_shared(at.lock.as_str()), &info, asked).await,
-        false => ask(app, client.lock(at.lock.as_str()), &info, asked).await,
+    let attempt = if info.is_plan() {
+        ask(app, client.lock_shared(at.lock.as_str()), &info, asked).await
+    } else {
+        ask(app, client.lock(at.lock.as_str()), &info, asked).await
     };
     let lease = match attempt.map_err(|error| failed(&error))? {
         Attempt::Granted(lease) => lease,

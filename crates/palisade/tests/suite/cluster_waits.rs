@@ -134,9 +134,10 @@ fn a_wait_through_a_node_that_is_killed_goes_on_at_another_one_in_its_place() {
                 queue.waiting(2);
             }
             queue.release(&queue.held);
-            let (next, last) = match comes_back {
-                true => (again, second),
-                false => (second, again),
+            let (next, last) = if comes_back {
+                (again, second)
+            } else {
+                (second, again)
             };
             let next = next.join().unwrap();
             assert_eq!(next["fencing_token"], 2, "{next}");

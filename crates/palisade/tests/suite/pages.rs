@@ -118,9 +118,10 @@ fn is_like(promised: &str, line: &str) -> bool {
     };
     let parts: Vec<&str> = parts.collect();
     for (at, part) in parts.iter().enumerate() {
-        let found = match at + 1 == parts.len() {
-            true => rest.strip_suffix(part).map(|_| ""),
-            false => rest.split_once(part).map(|(_, rest)| rest),
+        let found = if at + 1 == parts.len() {
+            rest.strip_suffix(part).map(|_| "")
+        } else {
+            rest.split_once(part).map(|(_, rest)| rest)
         };
         match found {
             Some(next) => rest = next,

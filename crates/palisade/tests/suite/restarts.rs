@@ -166,9 +166,10 @@ impl Promise {
     }
 
     fn closed(&self, now: u64) -> u64 {
-        let delayed = match self.released || self.lock_delay == 0 {
-            true => 0,
-            false => self.expires + self.lock_delay,
+        let delayed = if self.released || self.lock_delay == 0 {
+            0
+        } else {
+            self.expires + self.lock_delay
         };
         delayed.max(self.reserved).saturating_sub(now)
     }
@@ -250,26 +251,29 @@ fn fifty_restarts_leave_every_lease_and_every_closing_time_within_its_bound() {
         );
         for (lock, promise) in &promises {
             let shown = server.show(lock);
-            let left = match promise.is_live(now) {
-                true => json!(promise.expires - now),
-                false => Value::Null,
+            let left = if promise.is_live(now) {
+                json!(promise.expires - now)
+            } else {
+                Value::Null
             };
             assert_eq!(
                 shown["holder"]["remaining_ms"], left,
                 "{lock} {promise:?} at {now}: {shown}"
             );
-            let extensions = match promise.is_live(now) {
-                true => promise.extended,
-                false => 0,
+            let extensions = if promise.is_live(now) {
+                promise.extended
+            } else {
+                0
             };
             assert_eq!(
                 shown["extensions"].as_u64().unwrap_or(0),
                 extensions,
                 "{lock}: {shown}"
             );
-            let closed = match promise.is_live(now) {
-                true => 0,
-                false => promise.closed(now),
+            let closed = if promise.is_live(now) {
+                0
+            } else {
+                promise.closed(now)
             };
             assert_eq!(
                 shown["delayed_ms"].as_u64().unwrap_or(0),

@@ -145,15 +145,14 @@ fn ctrl_c_ends_the_loop_of_a_shell_if_the_job_died_of_it() {
                 session.shows("all over");
             } else {
                 // An interactive one reads its next command.
-                match flags.contains(&"-imc") {
-                    true => {
-                        // dash drops the first character after an interrupt.
-                        session.press("\necho the shell\" is back\"\n");
-                        session.shows("the shell is back");
-                    }
-                    false => until("the end of the shell", || {
+                if flags.contains(&"-imc") {
+                    // dash drops the first character after an interrupt.
+                    session.press("\necho the shell\" is back\"\n");
+                    session.shows("the shell is back");
+                } else {
+                    until("the end of the shell", || {
                         session.shell.try_wait().unwrap().is_some()
-                    }),
+                    })
                 }
                 let screen = session.screen.lock().unwrap().clone();
                 assert!(

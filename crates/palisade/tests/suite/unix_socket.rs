@@ -374,9 +374,10 @@ fn the_uid_of_a_process_is_an_identity() {
         rustix::process::geteuid(),
         rustix::process::getegid().as_raw(),
     );
-    let (own, other) = match uid.is_root() {
-        true => (Some((4_242, gid)), Some((4_243, gid))),
-        false => (None, None),
+    let (own, other) = if uid.is_root() {
+        (Some((4_242, gid)), Some((4_243, gid)))
+    } else {
+        (None, None)
     };
     let known = own.map_or(uid.as_raw(), |(uid, _)| uid);
     let file = place.path("access.toml");

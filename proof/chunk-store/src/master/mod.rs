@@ -95,10 +95,11 @@ const FILE: &str = "master.json";
 pub async fn serve(config: MasterConfig) -> Result<(), Failure> {
     let folder = Folder::open(&config.data)?;
     let path = folder.file(FILE);
-    let record: MasterRecord = match path.exists() {
-        true => serde_json::from_slice(&std::fs::read(&path)?)
-            .map_err(|error| format!("{} is damaged: {error}", path.display()))?,
-        false => MasterRecord::default(),
+    let record: MasterRecord = if path.exists() {
+        serde_json::from_slice(&std::fs::read(&path)?)
+            .map_err(|error| format!("{} is damaged: {error}", path.display()))?
+    } else {
+        MasterRecord::default()
     };
     let listener = TcpListener::bind(config.listen).await?;
     let address = listener.local_addr()?;
@@ -141,9 +142,10 @@ impl Master {
     async fn heartbeat(self: Arc<Self>, heartbeat: Heartbeat) -> Result<Judged, Problem> {
         let server = heartbeat.server.clone();
         if !self.record().servers.contains(&server) {
-            self.change(move |record| match record.retired.contains(&server) {
-                true => Err(retire::retired(&server)),
-                false => {
+            self.change(move |record| {
+                if record.retired.contains(&server) {
+                    Err(retire::retired(&server))
+                } else {
                     record.servers.insert(server);
                     Ok(())
                 }

@@ -100,9 +100,10 @@ impl Master {
                 }
             }
         }
-        match clones.is_empty() {
-            true => Err(last),
-            false => Ok(clones),
+        if clones.is_empty() {
+            Err(last)
+        } else {
+            Ok(clones)
         }
     }
 }

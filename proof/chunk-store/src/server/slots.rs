@@ -148,12 +148,13 @@ fn load(path: &Path) -> Result<Replica, Failure> {
         return Err("its checksum does not match".into());
     }
     let replica: Replica = serde_json::from_slice(json)?;
-    match path
+    if path
         .file_name()
         .is_some_and(|name| *name == *file(&replica.chunk))
     {
-        true => Ok(replica),
-        false => Err(format!("it contains {}", replica.chunk).into()),
+        Ok(replica)
+    } else {
+        Err(format!("it contains {}", replica.chunk).into())
     }
 }
 

@@ -322,10 +322,12 @@ impl Authority {
             0
         };
         let ttl = u64::from(Ttl::MIN.as_millis()) + longer;
-        let exclusive = match self.scope.is_reader(client) {
-            true if self.scope.is_updater(client) => LockMode::Update,
-            true => LockMode::Shared,
-            false => LockMode::Exclusive,
+        let exclusive = if !self.scope.is_reader(client) {
+            LockMode::Exclusive
+        } else if self.scope.is_updater(client) {
+            LockMode::Update
+        } else {
+            LockMode::Shared
         };
         let permits = Permits::new(1, self.scope.slots.into());
         Acquire {

@@ -98,11 +98,12 @@ fn what(scope: Scope, before: &State, after: &State, action: Action) -> String {
         Action::Deliver(message) => {
             let [was, is] = [before, after].map(|state| state.resources);
             let acknowledged = |resource: &Resource| resource.acknowledged;
-            let verdict = match is.each_ref().map(acknowledged) == was.each_ref().map(acknowledged)
-            {
-                false => "admitted and acknowledged",
-                true if is != was => "admitted",
-                true => "rejected, or changes nothing",
+            let verdict = if is.each_ref().map(acknowledged) != was.each_ref().map(acknowledged) {
+                "admitted and acknowledged"
+            } else if is != was {
+                "admitted"
+            } else {
+                "rejected, or changes nothing"
             };
             format!(
                 "{}'s write of {} with token {} arrives{}: {verdict}; the set is {}",

@@ -157,9 +157,10 @@ async fn wait_until_server_idle(pid: u32) {
     for _ in 0..120 {
         let cpu = process::cpu(pid);
         tokio::time::sleep(Duration::from_millis(500)).await;
-        quiet = match process::cpu(pid) - cpu < 0.03 {
-            true => quiet + 1,
-            false => 0,
+        quiet = if process::cpu(pid) - cpu < 0.03 {
+            quiet + 1
+        } else {
+            0
         };
         if quiet == 6 {
             break;

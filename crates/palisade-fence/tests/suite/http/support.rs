@@ -31,9 +31,10 @@ pub(crate) fn by_segment(head: &Parts) -> Result<Option<Target>, Problem> {
         return Ok(None);
     }
     let target = Target::new(ResourceId::new(name)?);
-    Ok(Some(match path.ends_with("/read") {
-        true => target.reading(),
-        false => target,
+    Ok(Some(if path.ends_with("/read") {
+        target.reading()
+    } else {
+        target
     }))
 }
 

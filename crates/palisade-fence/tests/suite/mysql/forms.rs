@@ -23,9 +23,10 @@ impl Operation<'_> {
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
                 let checked = self.check(tx).await?;
-                let value = match checked.repeat {
-                    true => None,
-                    false => self.on_table(tx).await?,
+                let value = if checked.repeat {
+                    None
+                } else {
+                    self.on_table(tx).await?
                 };
                 Ok(Admitted { value, ..checked })
             }

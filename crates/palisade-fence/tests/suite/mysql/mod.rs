@@ -45,9 +45,10 @@ pub(crate) enum Server {
 
 impl Server {
     pub(crate) fn start(arguments: &[&str]) -> Server {
-        match module_path!().contains("mariadb") {
-            true => Server::MariaDb(MariaDb::start(arguments)),
-            false => Server::MySql(MySql::start(arguments)),
+        if module_path!().contains("mariadb") {
+            Server::MariaDb(MariaDb::start(arguments))
+        } else {
+            Server::MySql(MySql::start(arguments))
         }
     }
 

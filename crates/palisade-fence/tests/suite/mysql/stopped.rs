@@ -54,17 +54,19 @@ async fn a_successor_of_a_stopped_holder_is_admitted_within_the_bound() {
         let (url, mut db) = fresh().await;
         let table = "CREATE TABLE things (n INT) ENGINE = InnoDB; INSERT INTO things VALUES (0)";
         super::subject::script(&url, table).await;
-        let bound = match bounded {
-            true => bound,
-            false => "SET @palisade_lease_left_ms = 100000;",
+        let bound = if bounded {
+            bound
+        } else {
+            "SET @palisade_lease_left_ms = 100000;"
         };
         // A lock of the server's own shows that the holder has got there.
         let (_, name) = url.rsplit_once('/').unwrap();
         let there = format!("SELECT GET_LOCK('{name}', 0);");
         let sends = step.contains("REPEAT");
-        let sql = match sends {
-            true => format!("{bound} BEGIN; {CLAIM} {there} {step}\n"),
-            false => format!("{bound} BEGIN; {CLAIM} {step} {there}\n"),
+        let sql = if sends {
+            format!("{bound} BEGIN; {CLAIM} {there} {step}\n")
+        } else {
+            format!("{bound} BEGIN; {CLAIM} {step} {there}\n")
         };
         let holder = shell(&url, &sql);
         let id = format!("IS_USED_LOCK('{name}')");
@@ -290,9 +292,10 @@ async fn transact_leaves_the_connection_its_own_bound() {
             let done = transact(&mut db, "r", t(token), left, async |tx| {
                 let found: Option<(String, u64)> = tx.query_first(shown).await?;
                 assert_eq!(found.map_or(7, |(_, seconds)| seconds), 7);
-                match fails {
-                    true => Err::<(), AnyError>("no".into()),
-                    false => Ok(()),
+                if fails {
+                    Err::<(), AnyError>("no".into())
+                } else {
+                    Ok(())
                 }
             });
             let done = done.await;

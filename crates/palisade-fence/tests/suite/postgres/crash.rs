@@ -16,10 +16,7 @@ async fn write(url: &str, token: Token, steps: usize, kill: impl FnOnce()) -> bo
     let mut c = Tokio::connect(url).await.unwrap();
     let mut tx = c.transaction().await.unwrap();
     let mut kill = Some(kill);
-    let mut dies = |step: usize| match step == steps {
-        true => kill.take().map(|kill| kill()).is_some(),
-        false => false,
-    };
+    let mut dies = |step: usize| step == steps && kill.take().map(|kill| kill()).is_some();
     if dies(0) {
         return false;
     }

@@ -59,9 +59,10 @@ impl Operation<'_> {
             }
         };
         let checked = checked.map(|answer| answer.map(|_| None))?;
-        let value = match checked.repeat {
-            true => None,
-            false => self.on_table(tx).await?,
+        let value = if checked.repeat {
+            None
+        } else {
+            self.on_table(tx).await?
         };
         Ok(Admitted { value, ..checked })
     }

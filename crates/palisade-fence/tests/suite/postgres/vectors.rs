@@ -68,9 +68,10 @@ async fn the_guard_row_decides_as_the_vectors_say() {
             (op, _) => guard.check(&mut step, name, pass, op).await,
         };
         let answer = answered(checked);
-        match answer.is_ok() {
-            true => step.commit().await.unwrap(),
-            false => step.rollback().await.unwrap(),
+        if answer.is_ok() {
+            step.commit().await.unwrap()
+        } else {
+            step.rollback().await.unwrap()
         }
         assert_eq!(answer, case.answer(), "{}", case.text);
         let stored = stored(&tx, name).await;

@@ -22,9 +22,10 @@ impl Operation<'_> {
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
                 let checked = self.check(tx)?;
-                let value = match checked.repeat {
-                    true => None,
-                    false => self.on_table(tx)?,
+                let value = if checked.repeat {
+                    None
+                } else {
+                    self.on_table(tx)?
                 };
                 Ok(Admitted { value, ..checked })
             }

@@ -117,12 +117,13 @@ fn a_fenced_row_cannot_be_written_without_its_column() {
         let error = db.execute(sql, []).unwrap_err();
         let refused = column.why(&db, &1, Some(t(4)), error);
         let highest = t(5);
-        let reject = match stale {
-            true => Reject::Stale {
+        let reject = if stale {
+            Reject::Stale {
                 presented: t(4),
                 highest,
-            },
-            false => Reject::Tokenless { highest },
+            }
+        } else {
+            Reject::Tokenless { highest }
         };
         assert_eq!(refused.rejected(), Some(&reject), "{sql}: {refused}");
         assert_eq!(rows(&db), [(1, "free".to_owned())], "{sql}");

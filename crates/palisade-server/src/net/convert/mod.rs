@@ -141,9 +141,10 @@ pub(super) fn not_leader(leader: Option<Arc<str>>) -> Refusal {
 /// A number above the one that the lock is held with is not stale: nobody holds it, and perhaps nobody ever did.
 fn stale(named: Token, highest: Token) -> String {
     let held = format!("the lock is held with fencing token {highest}, not with {named}");
-    match named < highest {
-        true => format!("token {named} is stale: {named} < {highest}; {held}: look at it again"),
-        false => format!("{held}: look at it again"),
+    if named < highest {
+        format!("token {named} is stale: {named} < {highest}; {held}: look at it again")
+    } else {
+        format!("{held}: look at it again")
     }
 }
 

@@ -68,8 +68,9 @@ fn file(asked: &HeaderMap, content_type: &'static str, text: &'static str) -> Re
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
     let tag = [(ETAG, tag)];
-    match unchanged {
-        true => (StatusCode::NOT_MODIFIED, tag, headers).into_response(),
-        false => (tag, headers, text).into_response(),
+    if unchanged {
+        (StatusCode::NOT_MODIFIED, tag, headers).into_response()
+    } else {
+        (tag, headers, text).into_response()
     }
 }

@@ -68,12 +68,13 @@ pub(super) fn examine(dir: &Path, now_ms: u64) -> Vec<Finding> {
 
 fn no_log(dir: &Path, at: &str) -> Finding {
     let marks = crate::gateway::marks(dir);
-    let next = match marks.is_dir() {
-        true => format!(
+    let next = if marks.is_dir() {
+        format!(
             "a gateway's is in it: palisade doctor {}",
             shell_word(&marks.display().to_string())
-        ),
-        false => "name the directory of --data, or that of a backup".to_owned(),
+        )
+    } else {
+        "name the directory of --data, or that of a backup".to_owned()
     };
     Finding::unknown("directory", at, "there is no log in it").next(next)
 }

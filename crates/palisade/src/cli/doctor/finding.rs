@@ -115,9 +115,10 @@ fn one_line(text: &str) -> String {
 /// Prints all findings, and returns the exit status.
 pub(super) fn report(findings: &[Finding], out: Out) -> Result<u8, Failure> {
     for finding in findings {
-        match out.json {
-            true => out.value(finding)?,
-            false => out.text(&finding.text(out))?,
+        if out.json {
+            out.value(finding)?
+        } else {
+            out.text(&finding.text(out))?
         }
     }
     if !out.json {

@@ -29,9 +29,10 @@ pub(super) fn node(node: &Node, alone: bool, now_ms: u64) -> Vec<Finding> {
     if let Err(error) = &answers.health
         && !answers.is_strange("/healthz")
     {
-        return vec![match is_silence(error) {
-            true => no_answer(&at, error, alone),
-            false => odd_answer(&at, error),
+        return vec![if is_silence(error) {
+            no_answer(&at, error, alone)
+        } else {
+            odd_answer(&at, error)
         }];
     }
     let mut findings = vec![address(&at, node, answers)];
@@ -48,17 +49,21 @@ pub(super) fn node(node: &Node, alone: bool, now_ms: u64) -> Vec<Finding> {
 }
 
 fn not_reached(at: &str, node: &Node, why: &NotReached, alone: bool) -> Finding {
-    let finding = |what: String| match alone {
-        true => Finding::unknown("address", at, what),
-        false => Finding::problem("address", at, what),
+    let finding = |what: String| {
+        if alone {
+            Finding::unknown("address", at, what)
+        } else {
+            Finding::problem("address", at, what)
+        }
     };
     match why {
         NotReached::Name(why) => finding(format!("its name is not resolved: {why}"))
             .next("correct --authority or PALISADE_AUTHORITY, or look at the name service: getent hosts NAME"),
         NotReached::Connection(why) => {
-            let found = match node.addresses.is_empty() {
-                true => String::new(),
-                false => format!(" ({})", node.addresses.join(", ")),
+            let found = if node.addresses.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", node.addresses.join(", "))
             };
             finding(format!("no connection{found}: {why}"))
                 .next("look whether a server runs and listens there: systemctl status palisade; ss -ltn")
@@ -71,9 +76,10 @@ fn no_answer(at: &str, error: &Error, alone: bool) -> Finding {
         "it accepts connections and does not answer: {}",
         why(at, error)
     );
-    let finding = match alone {
-        true => Finding::unknown("address", at, what),
-        false => Finding::problem("address", at, what),
+    let finding = if alone {
+        Finding::unknown("address", at, what)
+    } else {
+        Finding::problem("address", at, what)
     };
     finding.next("read its log: journalctl -u palisade; docs: operate/runbook/hung-node.md")
 }
@@ -85,9 +91,10 @@ fn is_silence(error: &Error) -> bool {
 
 /// A certificate that is refused, another program, or a server that refuses everybody.
 fn odd_answer(at: &str, error: &Error) -> Finding {
-    let next = match at.starts_with("https://") {
-        true => "correct the certificates or the scheme; docs: operate/runbook/certificates.md",
-        false => "correct the port or the scheme: look what listens there with ss -ltnp",
+    let next = if at.starts_with("https://") {
+        "correct the certificates or the scheme; docs: operate/runbook/certificates.md"
+    } else {
+        "correct the port or the scheme: look what listens there with ss -ltnp"
     };
     Finding::problem(
         "address",
@@ -137,9 +144,10 @@ fn other_version(at: &str, answers: &Answers) -> Option<Finding> {
 fn address(at: &str, node: &Node, answers: &Answers) -> Finding {
     let took = millis(answers.took.as_millis());
     let named = node.addresses.iter().any(|found| !at.contains(&**found));
-    let what = match named {
-        true => format!("answers in {took}, at {}", node.addresses.join(", ")),
-        false => format!("answers in {took}"),
+    let what = if named {
+        format!("answers in {took}, at {}", node.addresses.join(", "))
+    } else {
+        format!("answers in {took}")
     };
     Finding::ok("address", at, what).data(json!({
         "addresses": node.addresses,
@@ -165,9 +173,10 @@ fn ready(at: &str, answers: &Answers) -> Option<Finding> {
         ),
         Err(_) if answers.is_strange("/readyz") => return None,
         Err(error) => {
-            let next = match health.is_some_and(|health| health.log_full) {
-                true => "free some of the disk; docs: operate/runbook/disk-full.md",
-                false => "palisade cluster status; docs: operate/runbook/no-majority.md",
+            let next = if health.is_some_and(|health| health.log_full) {
+                "free some of the disk; docs: operate/runbook/disk-full.md"
+            } else {
+                "palisade cluster status; docs: operate/runbook/no-majority.md"
             };
             let what = format!("it cannot grant locks: {}", why(at, error));
             Finding::problem("serving", at, what).next(next)
@@ -291,9 +300,10 @@ fn clock(at: &str, answers: &Answers) -> Option<Finding> {
         there.saturating_sub(*heard_ms),
         asked_ms.saturating_sub(there),
     );
-    let (apart, way) = match ahead > 0 {
-        true => (ahead, "ahead of"),
-        false => (behind, "behind"),
+    let (apart, way) = if ahead > 0 {
+        (ahead, "ahead of")
+    } else {
+        (behind, "behind")
     };
     let middle = i128::from(asked_ms.midpoint(*heard_ms));
     let data = json!({"difference_ms": (i128::from(there) - middle) as i64});
@@ -309,15 +319,16 @@ fn clock(at: &str, answers: &Answers) -> Option<Finding> {
             "its clock is {} {way} this machine's; leases do not depend on it",
             millis(apart)
         );
-        let (finding, effect) = match apart > FAR_MS {
-            true => (
+        let (finding, effect) = if apart > FAR_MS {
+            (
                 Finding::problem as fn(&'static str, &str, String) -> Finding,
                 "; certificates and tokens do, and times in histories",
-            ),
-            false => (
+            )
+        } else {
+            (
                 Finding::warning as fn(&'static str, &str, String) -> Finding,
                 "; times in logs and histories do",
-            ),
+            )
         };
         finding("clock", at, what + effect)
             .next("compare both with a third clock, and synchronise: timedatectl; chronyc tracking")

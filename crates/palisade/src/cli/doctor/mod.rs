@@ -235,10 +235,11 @@ async fn grant(args: &DoctorArgs) -> Option<Finding> {
 
 fn granted(at: &str, ms: u64) -> Finding {
     let what = format!("a lock was granted after {}", millis(ms));
-    let finding = match ms > SLOW_MS {
-        true => Finding::warning("grant", at, what)
-            .next("compare palisade_sync_seconds in /metrics with the disk's own time; docs: operate/sizing.md"),
-        false => Finding::ok("grant", at, what),
+    let finding = if ms > SLOW_MS {
+        Finding::warning("grant", at, what)
+            .next("compare palisade_sync_seconds in /metrics with the disk's own time; docs: operate/sizing.md")
+    } else {
+        Finding::ok("grant", at, what)
     };
     finding.data(json!({"granted_ms": ms}))
 }

@@ -166,9 +166,10 @@ pub(super) async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure>
     }
     report(&steps, args.to.print, "installed", out)?;
     if masters > 1 {
-        match out.json {
-            true => out.value(&json!({"masters": masters}))?,
-            false => out.text(&format!("on all {masters} masters of the cluster"))?,
+        if out.json {
+            out.value(&json!({"masters": masters}))?
+        } else {
+            out.text(&format!("on all {masters} masters of the cluster"))?
         }
     }
     super::say_doors(&doors, out)
@@ -205,9 +206,10 @@ async fn confirm(database: &mut Resources) -> Result<Failure, Failure> {
     let highest = all.iter().filter_map(|(one, _)| one.state.highest()).max();
     let highest = highest.map_or_else(|| "none yet".to_owned(), |token| token.to_string());
     let tables: Vec<_> = all.into_iter().flat_map(|(_, tables)| tables).collect();
-    let protects = match tables.is_empty() {
-        true => "no table is fenced".to_owned(),
-        false => format!("{} would take writes without a token", tables.join(", ")),
+    let protects = if tables.is_empty() {
+        "no table is fenced".to_owned()
+    } else {
+        format!("{} would take writes without a token", tables.join(", "))
     };
     let text = format!(
         "this removes the fence and every token that it has seen (the highest: {highest}); {protects}. Nothing has changed"

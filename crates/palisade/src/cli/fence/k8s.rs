@@ -126,9 +126,10 @@ pub(super) fn k8s(args: &K8sArgs, out: Out) -> Result<(), Failure> {
     }
     let mut yaml = policy(args, &kinds, &namespaces, &exempt);
     roles(&mut yaml, &args.name, &kinds, &accounts, &namespaces);
-    match out.json {
-        true => out.value(&json!({"yaml": yaml})),
-        false => out.text(yaml.trim_end()),
+    if out.json {
+        out.value(&json!({"yaml": yaml}))
+    } else {
+        out.text(yaml.trim_end())
     }
 }
 
@@ -215,11 +216,12 @@ fn account(text: &str) -> Result<(&str, &str), Failure> {
 }
 
 fn namespace(text: &str) -> Result<&str, Failure> {
-    match is_label(text) {
-        true => Ok(text),
-        false => Err(Failure::usage(format!(
+    if is_label(text) {
+        Ok(text)
+    } else {
+        Err(Failure::usage(format!(
             "--namespace {text:?}: 1 to 63 of a–z, 0–9 and - are allowed, with a letter or digit at both ends"
-        ))),
+        )))
     }
 }
 

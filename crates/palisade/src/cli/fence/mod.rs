@@ -122,20 +122,19 @@ async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
         doors.retain(listed);
     }
     for (Listed { resource, state }, tables) in all {
-        match out.json {
-            true => {
-                // Doors of a table are listed with its resource.
-                let its = |door: &mut Door| {
-                    door.table
-                        .as_ref()
-                        .is_some_and(|table| tables.contains(table))
-                };
-                let open: Vec<_> = doors.extract_if(.., its).map(|door| door.door).collect();
-                let mut body = body(&resource, Some(&state), &tables);
-                body["open"] = json!(open);
-                out.value(&body)?;
-            }
-            false => rows.push(row(&resource, &state, &tables)),
+        if out.json {
+            // Doors of a table are listed with its resource.
+            let its = |door: &mut Door| {
+                door.table
+                    .as_ref()
+                    .is_some_and(|table| tables.contains(table))
+            };
+            let open: Vec<_> = doors.extract_if(.., its).map(|door| door.door).collect();
+            let mut body = body(&resource, Some(&state), &tables);
+            body["open"] = json!(open);
+            out.value(&body)?;
+        } else {
+            rows.push(row(&resource, &state, &tables))
         }
     }
     let head = [

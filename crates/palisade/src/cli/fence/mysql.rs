@@ -176,11 +176,12 @@ impl Database {
 fn rights(error: Error) -> Failure {
     let is_denied = matches!(error.state(), Some("1227" | "1142" | "1095"));
     let failure = Failure::from(error);
-    match is_denied {
-        true => failure.hint(
+    if is_denied {
+        failure.hint(
             "to see and end other users' transactions, its user needs PROCESS and CONNECTION ADMIN; in MySQL PROCESS, \
              CONNECTION_ADMIN and SELECT on performance_schema.*",
-        ),
-        false => failure,
+        )
+    } else {
+        failure
     }
 }

@@ -39,21 +39,23 @@ pub(super) fn removal(tables: &[Table]) -> Vec<Step> {
         name: format!("the fence of table {name}"),
         sql: format!("SELECT palisade_unstick({});\n", quoted(name)),
     };
-    match tables.is_empty() {
-        false => tables.iter().map(one).collect(),
-        true => vec![Step {
+    if tables.is_empty() {
+        vec![Step {
             name: "the fence".to_owned(),
             sql: UNINSTALL.to_owned(),
-        }],
+        }]
+    } else {
+        tables.iter().map(one).collect()
     }
 }
 
 /// A string literal that is valid under every setting of the server.
 fn quoted(text: &str) -> String {
     let text = text.replace('\'', "''");
-    match text.contains('\\') {
-        true => format!("E'{}'", text.replace('\\', "\\\\")),
-        false => format!("'{text}'"),
+    if text.contains('\\') {
+        format!("E'{}'", text.replace('\\', "\\\\"))
+    } else {
+        format!("'{text}'")
     }
 }
 
@@ -197,9 +199,10 @@ fn encryption(url: &str) -> Result<(String, Option<Option<PathBuf>>), Failure> {
             _ => rest.push(parameter),
         }
     }
-    let url = match rest.is_empty() {
-        true => base.to_owned(),
-        false => format!("{base}?{}", rest.join("&")),
+    let url = if rest.is_empty() {
+        base.to_owned()
+    } else {
+        format!("{base}?{}", rest.join("&"))
     };
     match mode {
         "disable" | "allow" | "prefer" => Ok((

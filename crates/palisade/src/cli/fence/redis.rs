@@ -204,9 +204,10 @@ async fn masters_of(connection: &mut MultiplexedConnection, given: &str) -> Resu
             None => found.push((host, port, vec![range])),
         }
     }
-    match found.is_empty() {
-        true => Err(Failure::local("the cluster has no slots: create it first")),
-        false => Ok(found),
+    if found.is_empty() {
+        Err(Failure::local("the cluster has no slots: create it first"))
+    } else {
+        Ok(found)
     }
 }
 

@@ -150,8 +150,9 @@ async fn connections(
 }
 
 fn none(args: &UnblockArgs, out: Out) -> Result<(), Failure> {
-    match out.json {
-        true => Ok(()),
-        false => out.text(&format!("no transaction has {}", args.resource)),
+    if out.json {
+        Ok(())
+    } else {
+        out.text(&format!("no transaction has {}", args.resource))
     }
 }

@@ -150,12 +150,13 @@ pub(crate) fn compare_settings(mut hangup: Signal) -> impl Future<Output = ()> {
                         .zip(&before)
                         .filter(|(now, before)| now.values != before.values);
                     let changed: Vec<&str> = others.map(|(now, _)| &*now.key).collect();
-                    match changed.is_empty() {
-                        true => tracing::info!("SIGHUP: no setting has changed"),
-                        false => tracing::warn!(
+                    if changed.is_empty() {
+                        tracing::info!("SIGHUP: no setting has changed")
+                    } else {
+                        tracing::warn!(
                             changed = %changed.join(", "),
                             "SIGHUP: settings have changed; they are taken at the next start"
-                        ),
+                        )
                     }
                 }
             }
@@ -226,14 +227,17 @@ fn in_force(server: &Command, matches: &ArgMatches, added: &[Setting]) -> Vec<Se
         added.cloned().unwrap_or_else(|| {
             let id = arg.get_id().as_str();
             let source = matches.and_then(|matches| matches.value_source(id));
-            let values = matches.map_or_else(Vec::new, |matches| match is_switch(arg) {
-                true => vec![matches.get_flag(id).to_string()],
-                false => matches
-                    .get_raw(id)
-                    .into_iter()
-                    .flatten()
-                    .map(|value| value.to_string_lossy().into_owned())
-                    .collect(),
+            let values = matches.map_or_else(Vec::new, |matches| {
+                if is_switch(arg) {
+                    vec![matches.get_flag(id).to_string()]
+                } else {
+                    matches
+                        .get_raw(id)
+                        .into_iter()
+                        .flatten()
+                        .map(|value| value.to_string_lossy().into_owned())
+                        .collect()
+                }
             });
             Setting {
                 key: key(arg).to_owned(),

@@ -315,9 +315,10 @@ impl Layout<'_> {
                 (_, _, 0) => &client,
                 _ => "",
             };
-            let font = match step.is_dangerous || rejected || number == 0 {
-                true => Font::SmallStrong,
-                false => Font::Small,
+            let font = if step.is_dangerous || rejected || number == 0 {
+                Font::SmallStrong
+            } else {
+                Font::Small
             };
             let at = (x, self.signs + lower + BELOW + LINE * number as f64);
             self.lanes.text(at, Anchor::Middle, font, line, class);

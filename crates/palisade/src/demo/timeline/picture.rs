@@ -135,9 +135,10 @@ fn evidence(verdict: &Verdict) -> String {
                 .collect::<Vec<_>>(),
         )
     };
-    let rejected = match verdict.rejected.is_empty() {
-        true => String::new(),
-        false => format!(", rejected {}", names(&verdict.rejected)),
+    let rejected = if verdict.rejected.is_empty() {
+        String::new()
+    } else {
+        format!(", rejected {}", names(&verdict.rejected))
     };
     let acknowledged = names(&verdict.acknowledged);
     format!(

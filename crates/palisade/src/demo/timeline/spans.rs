@@ -311,9 +311,10 @@ impl Act {
             let fell = fence[..number]
                 .iter()
                 .any(|before| before.1.highest > Some(highest));
-            let (style, words) = match fell {
-                true => (BarStyle::Lost, format!("the fence FELL to token {highest}")),
-                false => (BarStyle::Fence, format!("fence at token {highest}")),
+            let (style, words) = if fell {
+                (BarStyle::Lost, format!("the fence FELL to token {highest}"))
+            } else {
+                (BarStyle::Fence, format!("fence at token {highest}"))
             };
             let to = fence.get(number + 1).map(|next| next.1.at_ms);
             spans.extend(self.span(*event, Row::Fence, (state.at_ms, to), style, words));
@@ -323,12 +324,13 @@ impl Act {
         for (number, (event, Content { at_ms, items, .. })) in states.iter().enumerate() {
             let gone = before.iter().filter(|item| !items.contains(item));
             let gone: Vec<String> = gone.cloned().collect();
-            let (style, words) = match gone.is_empty() {
-                true => (BarStyle::Content, listed(items)),
-                false => (
+            let (style, words) = if gone.is_empty() {
+                (BarStyle::Content, listed(items))
+            } else {
+                (
                     BarStyle::Lost,
                     format!("{} ({} is gone)", listed(items), listed(&gone)),
-                ),
+                )
             };
             let to = states.get(number + 1).map(|next| next.1.at_ms);
             spans.extend(self.span(*event, Row::Content, (*at_ms, to), style, words));

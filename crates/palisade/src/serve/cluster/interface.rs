@@ -36,14 +36,15 @@ impl Cluster for View {
                 peer: address.clone(),
                 url: self.url_of(*node),
                 voter: voters.contains(node),
-                matched: match own && leads {
-                    true => progress.last,
-                    false => progress
+                matched: if own && leads {
+                    progress.last
+                } else {
+                    progress
                         .matched
                         .get(node)
                         .copied()
                         .flatten()
-                        .map(|id| id.index),
+                        .map(|id| id.index)
                 },
                 connected: (!own).then(|| peer.is_some_and(|peer| peer.connected)),
                 problem: peer.and_then(problem),

@@ -230,9 +230,10 @@ fn copy(settled: bool) -> (Set, tempfile::TempDir, PathBuf) {
     let set = Set::all().pop().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("single");
-    match settled {
-        true => settle(&set.file("directories/single.tar.gz"), &data),
-        false => unpack(&set.file("directories/single.tar.gz"), &data),
+    if settled {
+        settle(&set.file("directories/single.tar.gz"), &data)
+    } else {
+        unpack(&set.file("directories/single.tar.gz"), &data)
     }
     (set, dir, data)
 }

@@ -128,19 +128,18 @@ fn of_log(set: &Set, name: &str, kinds: &mut Kinds) {
     let is_node = name.starts_with("node");
     observe(&storage, incarnation, never, |log| {
         log.replay(|_, frame| {
-            match is_node {
-                false => of_batch(frame, kinds),
-                true => {
-                    for it in records_of(frame).unwrap() {
-                        kinds.insert(record(&it));
-                        if let Record::Entry(entry) = it {
-                            kinds.insert(payload(&entry.payload));
-                            if let Payload::Batch(batch) = &entry.payload {
-                                of_batch(batch, kinds);
-                            }
+            if is_node {
+                for it in records_of(frame).unwrap() {
+                    kinds.insert(record(&it));
+                    if let Record::Entry(entry) = it {
+                        kinds.insert(payload(&entry.payload));
+                        if let Payload::Batch(batch) = &entry.payload {
+                            of_batch(batch, kinds);
                         }
                     }
                 }
+            } else {
+                of_batch(frame, kinds)
             }
             Ok(())
         })

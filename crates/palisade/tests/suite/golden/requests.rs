@@ -141,9 +141,10 @@ impl Replay {
             return;
         }
         connection.recorded.extend_from_slice(&event.bytes);
-        match self.session {
-            true => self.compare_replies(event.connection),
-            false => self.compare_answers(event.connection),
+        if self.session {
+            self.compare_replies(event.connection)
+        } else {
+            self.compare_answers(event.connection)
         }
     }
 

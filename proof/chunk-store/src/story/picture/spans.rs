@@ -230,9 +230,10 @@ impl Act {
                 continue;
             };
             let names: Vec<&str> = servers.iter().map(|server| server.as_str()).collect();
-            let words = match names.is_empty() {
-                true => "none".to_owned(),
-                false => names.join(", "),
+            let words = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
             };
             match bars.last_mut() {
                 Some(last) if last.words == words => continue,
@@ -253,9 +254,10 @@ impl Act {
 impl Replica {
     fn bar(self, to: f64) -> Bar {
         let version = self.version.map_or(0, u64::from);
-        let content = match self.content.is_empty() {
-            true => "empty".to_owned(),
-            false => self.content.join(", "),
+        let content = if self.content.is_empty() {
+            "empty".to_owned()
+        } else {
+            self.content.join(", ")
         };
         let (style, words) = match (self.gone.is_empty(), self.stale) {
             (false, _) => {

@@ -194,10 +194,11 @@ impl Fifo {
         let there = self.waiting.iter().enumerate();
         let mut there = there.filter(|(_, waiter)| waiter.orphan.is_none() && waiter.until > at);
         let vain = there.find(|(place, waiter)| {
-            let seen = match waiter.locks == Locks::one(changed) {
-                true => at,
+            let seen = if waiter.locks == Locks::one(changed) {
+                at
+            } else {
                 // The time of an orphan is over exactly where its lock is looked at, and elsewhere by a timer.
-                false => at / TICK * TICK,
+                at / TICK * TICK
             };
             let mut locks = waiter.locks.iter();
             !self.full

@@ -104,18 +104,19 @@ impl Any for Connection {
     fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
             let lease = Arc::clone(&self.lease);
-            Ok(match self.contended {
-                true => Box::new(Queued {
+            Ok(if self.contended {
+                Box::new(Queued {
                     queue: Queue::new(self.channel.clone(), lock),
                     lease,
                     name: format!("{:032x}", u128::from_le_bytes(random()?)),
                     held: None,
-                }) as Box<dyn Renewing>,
-                false => Box::new(Own {
+                }) as Box<dyn Renewing>
+            } else {
+                Box::new(Own {
                     keys: KvClient::new(self.channel.clone()),
                     lease,
                     key: format!("peers/{lock}").into_bytes(),
-                }),
+                })
             })
         })
     }

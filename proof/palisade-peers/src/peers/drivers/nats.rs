@@ -72,9 +72,10 @@ impl Connection {
 impl Any for Connection {
     fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
-            let watch = match self.contended {
-                true => Some(self.store.watch_with_history(lock).await?),
-                false => None,
+            let watch = if self.contended {
+                Some(self.store.watch_with_history(lock).await?)
+            } else {
+                None
             };
             let lane = Lane {
                 store: self.store.clone(),

@@ -36,9 +36,10 @@ impl Connection {
 impl Any for Connection {
     fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
-            let client = match self.terms.contended {
-                true => new_client()?,
-                false => self.client.clone(),
+            let client = if self.terms.contended {
+                new_client()?
+            } else {
+                self.client.clone()
             };
             let lane = Adapter::new(Arc::clone(&self.service), client, lock)?;
             Ok(Box::new(lane.lasting(self.terms.ttl_ms)?) as Box<dyn Renewing>)

@@ -81,13 +81,15 @@ impl Connection {
     pub(crate) async fn open(url: &str, terms: Terms) -> Result<Connection, Error> {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
         tokio::spawn(connection);
-        let notifications = match terms.contended {
-            true => Some(Notifications::open(url).await?),
-            false => None,
+        let notifications = if terms.contended {
+            Some(Notifications::open(url).await?)
+        } else {
+            None
         };
-        let (take, give) = match terms.contended {
-            true => (TAKE_AGAIN, GIVE_AND_TELL),
-            false => (TAKE, GIVE),
+        let (take, give) = if terms.contended {
+            (TAKE_AGAIN, GIVE_AND_TELL)
+        } else {
+            (TAKE, GIVE)
         };
         let shared = Shared {
             notifications,

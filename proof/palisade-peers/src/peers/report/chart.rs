@@ -53,9 +53,10 @@ fn figure(workload: &Workload, row: &Row) -> Spread {
 
 fn panel(workload: &Workload, rows: &[&Row]) -> Panel {
     let spreads: Vec<Spread> = rows.iter().map(|row| figure(workload, row)).collect();
-    let unit = match workload.is_about_time() {
-        true => "median µs, shorter is better; line: min to max",
-        false => "per second, longer is better; line: min to max",
+    let unit = if workload.is_about_time() {
+        "median µs, shorter is better; line: min to max"
+    } else {
+        "per second, longer is better; line: min to max"
     };
     let bars = rows.iter().zip(&spreads).map(|(row, spread)| Bar {
         name: row.profile.name.to_owned(),
@@ -81,9 +82,10 @@ fn panel(workload: &Workload, rows: &[&Row]) -> Panel {
 /// system that cannot keep up does not hide the others.
 fn full(spreads: &[Spread], is_about_time: bool) -> f64 {
     const OUTLIER: f64 = 12.0;
-    let limit = match is_about_time {
-        true => OUTLIER * median(spreads.iter().map(|spread| spread.median).collect()),
-        false => f64::INFINITY,
+    let limit = if is_about_time {
+        OUTLIER * median(spreads.iter().map(|spread| spread.median).collect())
+    } else {
+        f64::INFINITY
     };
     spreads
         .iter()

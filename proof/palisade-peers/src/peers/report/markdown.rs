@@ -151,9 +151,10 @@ fn held(page: &mut String, report: &Report) {
     );
     for (profile, _, held) in &report.held {
         let Ok(held) = held else { continue };
-        let renewals = match profile.renews_each() {
-            true => short(held.renewing.per_second),
-            false => "–".to_owned(),
+        let renewals = if profile.renews_each() {
+            short(held.renewing.per_second)
+        } else {
+            "–".to_owned()
         };
         let token = if held.token_rose { "rose" } else { "**fell**" };
         let _ = writeln!(

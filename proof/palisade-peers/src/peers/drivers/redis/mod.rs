@@ -55,9 +55,10 @@ impl Connection {
         } else {
             GIVE
         };
-        let notifications = match terms.contended {
-            true => Some(Notifications::new(address.connect().await?)),
-            false => None,
+        let notifications = if terms.contended {
+            Some(Notifications::new(address.connect().await?))
+        } else {
+            None
         };
         let shared = Shared {
             notifications,
