@@ -11,14 +11,14 @@ use std::path::Path;
 
 use crate::Seq;
 use crate::error::{Damage, OpenError, ReadError, ReplayError};
-use crate::frame::{self, Entry, Seed};
+use crate::frame::{self, FrameContent, Seed};
 use crate::id::Id;
-use crate::identity::{self, Identity, Kind};
+use crate::identity::{self, DirectoryKind, Identity};
 use crate::open::{LOST_AND_FOUND, report};
 use crate::recover::{self, RecoveryReport, Scan};
 use crate::segment::{self, Image, replay};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
-use crate::storage::{Access, DirStorage, LOCK, Storage};
+use crate::storage::{DirStorage, LOCK, OpenMode, Storage};
 
 /// How often a live directory is read anew when it changes under the reader. On a busy machine the reader may lose to
 /// rotations and compactions many times in a row.
@@ -72,7 +72,7 @@ pub fn backup_on(from: &dyn Storage, to: &dyn Storage) -> Result<CopyReport, Ope
         to,
         &source,
         Identity {
-            kind: Kind::Backup,
+            kind: DirectoryKind::Backup,
             ..source
         },
     )
@@ -94,7 +94,7 @@ pub fn restore_on(
         &source,
         Identity {
             incarnation,
-            kind: Kind::Live,
+            kind: DirectoryKind::Live,
             ..source
         },
     )
@@ -104,11 +104,11 @@ fn source_identity(from: &dyn Storage) -> Result<Identity, OpenError> {
     match identity::read(from)? {
         // Its log is a node's: which of its entries count is not known here.
         Some(found) => match found.identity.kind {
-            Kind::Member(node) => Err(OpenError::Member {
+            DirectoryKind::Member(node) => Err(OpenError::Member {
                 dir: from.path(),
                 node,
             }),
-            Kind::Live | Kind::Backup => Ok(found.identity),
+            DirectoryKind::Live | DirectoryKind::Backup => Ok(found.identity),
         },
         None => Err(OpenError::Missing { dir: from.path() }),
     }
@@ -259,7 +259,7 @@ pub fn backup_state_on(
     let identity = Identity {
         owner,
         incarnation,
-        kind: Kind::Backup,
+        kind: DirectoryKind::Backup,
     };
     write_state(to, &identity, save).map_err(|source| {
         let _ = clear(to);
@@ -292,8 +292,10 @@ fn write_state(
 
 fn write_identity(to: &dyn Storage, target: &Identity) -> io::Result<()> {
     match target.kind {
-        Kind::Live | Kind::Member(_) => identity::write_live(to, target, 1, None).map(drop),
-        Kind::Backup => identity::write_backup(to, target),
+        DirectoryKind::Live | DirectoryKind::Member(_) => {
+            identity::write_live(to, target, 1, None).map(drop)
+        }
+        DirectoryKind::Backup => identity::write_backup(to, target),
     }
 }
 
@@ -399,7 +401,7 @@ fn copy_segments(
 }
 
 fn write_file(to: &dyn Storage, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let file = to.open(name, Access::Create)?;
+    let file = to.open(name, OpenMode::Create)?;
     file.write_at(0, bytes)?;
     // With its times: an opening looks at them.
     file.sync_all()
@@ -427,7 +429,7 @@ fn re_encode(
             &mut buffer,
             seed,
             out.len() as u64,
-            &Entry {
+            &FrameContent {
                 kind,
                 seq,
                 synced_upto,
@@ -439,7 +441,7 @@ fn re_encode(
     let mut last = first - 1;
     let Ok(_) = image.walk(|seq, payload| {
         if seq <= upto {
-            push(frame::Kind::Data, seq, seq - 1, payload);
+            push(frame::FrameKind::Data, seq, seq - 1, payload);
             last = seq;
         }
         Ok::<(), std::convert::Infallible>(())
@@ -447,9 +449,9 @@ fn re_encode(
     if last >= first {
         push(
             if is_last {
-                frame::Kind::Mark
+                frame::FrameKind::Mark
             } else {
-                frame::Kind::Seal
+                frame::FrameKind::Seal
             },
             last,
             last,

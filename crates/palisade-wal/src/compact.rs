@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use crate::error::{CompactError, ReadError};
 use crate::identity::{self, Current, Identity};
 use crate::opening::Opening;
-use crate::segment::{Info, replay};
+use crate::segment::{SegmentInfo, replay};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
 use crate::storage::{File, Storage};
 use crate::{Seq, hold};
@@ -29,14 +29,14 @@ pub(crate) struct Shared {
     pub(crate) preparation_failure: Mutex<Option<String>>,
     catalog: Mutex<Catalog>,
     /// Held while a snapshot is made: one at a time.
-    gate: Mutex<Gate>,
+    gate: Mutex<Poison>,
 }
 
 #[derive(Clone)]
 struct Catalog {
     snapshot: Option<Seq>,
     /// In order, without those that the snapshot replaced.
-    sealed: Vec<Info>,
+    sealed: Vec<SegmentInfo>,
 }
 
 impl Catalog {
@@ -51,7 +51,7 @@ impl Catalog {
 
 /// The reason no more snapshots are made, if so.
 #[derive(Default)]
-struct Gate {
+struct Poison {
     poison: Option<String>,
 }
 
@@ -61,7 +61,7 @@ impl Shared {
         identity: Identity,
         current: Current,
         snapshot: Option<Seq>,
-        sealed: Vec<Info>,
+        sealed: Vec<SegmentInfo>,
     ) -> Shared {
         let catalog = Mutex::new(Catalog { snapshot, sealed });
         Shared {
@@ -72,7 +72,7 @@ impl Shared {
             lost: OnceLock::new(),
             preparation_failure: Mutex::new(None),
             catalog,
-            gate: Mutex::new(Gate::default()),
+            gate: Mutex::new(Poison::default()),
         }
     }
 
@@ -109,9 +109,9 @@ impl Shared {
         }
     }
 
-    pub(crate) fn add_sealed(&self, info: Info) {
+    pub(crate) fn add_sealed(&self, info: SegmentInfo) {
         let sealed = &mut hold(&self.catalog).sealed;
-        let follows = |last: &Info| last.last + 1 == info.first;
+        let follows = |last: &SegmentInfo| last.last + 1 == info.first;
         assert!(
             sealed.last().is_none_or(follows),
             "a segment does not follow the sealed ones"
@@ -123,7 +123,7 @@ impl Shared {
         sealed.push(info);
     }
 
-    fn check<E>(&self, gate: &Gate) -> Result<(), CompactError<E>> {
+    fn check<E>(&self, gate: &Poison) -> Result<(), CompactError<E>> {
         match gate.poison.as_deref().or(self.lost()) {
             Some(cause) => Err(CompactError::Poisoned {
                 cause: cause.to_owned(),
@@ -146,7 +146,7 @@ impl Shared {
     /// Writes a snapshot, makes it durable, and removes the files that it replaces.
     fn install<E>(
         &self,
-        gate: &mut Gate,
+        gate: &mut Poison,
         seq: Seq,
         save: impl FnOnce(&mut SnapshotWriter) -> Result<(), E>,
     ) -> Result<Compacted, CompactError<E>> {
@@ -211,8 +211,8 @@ impl Shared {
             .partition(|info| info.last <= seq.get());
         catalog.sealed = kept;
         drop(catalog);
-        let gone: Vec<Info> = gone;
-        let mut names: Vec<String> = gone.iter().map(Info::name).collect();
+        let gone: Vec<SegmentInfo> = gone;
+        let mut names: Vec<String> = gone.iter().map(SegmentInfo::name).collect();
         let older = |name: &String| snapshot::parse_name(name).is_some_and(|other| other < seq);
         names.extend(self.storage.list()?.into_iter().filter(older));
         names

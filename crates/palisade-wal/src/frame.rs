@@ -28,7 +28,7 @@ const MAGIC_OPENING: u32 = u32::from_le_bytes(*b"PfrO");
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// A committed payload.
     Data,
     /// "Everything up to `seq` is synced": distinguishes a flipped bit in the last frame from a torn
@@ -40,27 +40,32 @@ pub(crate) enum Kind {
     Opening,
 }
 
-impl Kind {
+impl FrameKind {
     fn magic(self) -> u32 {
         match self {
-            Kind::Data => MAGIC_DATA,
-            Kind::Mark => MAGIC_MARK,
-            Kind::Seal => MAGIC_SEAL,
-            Kind::Opening => MAGIC_OPENING,
+            FrameKind::Data => MAGIC_DATA,
+            FrameKind::Mark => MAGIC_MARK,
+            FrameKind::Seal => MAGIC_SEAL,
+            FrameKind::Opening => MAGIC_OPENING,
         }
     }
 
-    fn from_magic(magic: u32) -> Option<Kind> {
-        [Kind::Data, Kind::Mark, Kind::Seal, Kind::Opening]
-            .into_iter()
-            .find(|kind| kind.magic() == magic)
+    fn from_magic(magic: u32) -> Option<FrameKind> {
+        [
+            FrameKind::Data,
+            FrameKind::Mark,
+            FrameKind::Seal,
+            FrameKind::Opening,
+        ]
+        .into_iter()
+        .find(|kind| kind.magic() == magic)
     }
 }
 
 /// A frame's header, known to be whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) kind: Kind,
+pub(crate) struct FrameHeader {
+    pub(crate) kind: FrameKind,
     pub(crate) len: usize,
     pub(crate) seq: u64,
     pub(crate) synced_upto: u64,
@@ -99,15 +104,15 @@ pub(crate) fn size(payload: usize) -> usize {
 }
 
 /// The content of a frame.
-pub(crate) struct Entry<'a> {
-    pub(crate) kind: Kind,
+pub(crate) struct FrameContent<'a> {
+    pub(crate) kind: FrameKind,
     pub(crate) seq: u64,
     pub(crate) synced_upto: u64,
     pub(crate) payload: &'a [u8],
 }
 
 /// Replaces the content of `buf` with the frame as it is at `offset`. The allocation stays.
-pub(crate) fn encode(buf: &mut Vec<u8>, seed: Seed, offset: u64, entry: &Entry<'_>) {
+pub(crate) fn encode(buf: &mut Vec<u8>, seed: Seed, offset: u64, entry: &FrameContent<'_>) {
     let len = entry.payload.len();
     assert!(len <= MAX_PAYLOAD, "a frame has a payload of {len} bytes");
     buf.clear();
@@ -127,13 +132,13 @@ pub(crate) fn encode(buf: &mut Vec<u8>, seed: Seed, offset: u64, entry: &Entry<'
 }
 
 /// The header at `offset` of the segment's bytes, if one was written there and is whole.
-pub(crate) fn header_at(image: &[u8], seed: Seed, offset: usize) -> Option<Header> {
+pub(crate) fn header_at(image: &[u8], seed: Seed, offset: usize) -> Option<FrameHeader> {
     let head = image.get(offset..)?.first_chunk::<HEADER>()?;
-    let kind = Kind::from_magic(u32_at(head, 0))?;
+    let kind = FrameKind::from_magic(u32_at(head, 0))?;
     if seed.head(offset as u64, &head[..28]) != u32_at(head, 28) {
         return None;
     }
-    Some(Header {
+    Some(FrameHeader {
         kind,
         len: u32_at(head, 4) as usize,
         seq: u64_at(head, 8),
@@ -147,7 +152,7 @@ pub(crate) fn payload_at<'a>(
     image: &'a [u8],
     seed: Seed,
     offset: usize,
-    header: &Header,
+    header: &FrameHeader,
 ) -> Option<&'a [u8]> {
     let padded = image.get(offset + HEADER..offset + size(header.len))?;
     (seed.body(padded) == header.body_crc).then(|| &padded[..header.len])

@@ -26,7 +26,7 @@ use crate::id::Id;
 use crate::opening::{Opening, is_opening};
 use crate::recover::Scan;
 use crate::segment;
-use crate::storage::{Access, File, FileId, Storage, locked_by, read_all};
+use crate::storage::{File, FileId, OpenMode, Storage, locked_by, read_all};
 
 pub(crate) const NAME: &str = "identity";
 pub(crate) const TMP: &str = "identity.tmp";
@@ -34,7 +34,7 @@ const VERSION: u32 = 1;
 
 /// The purpose of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DirectoryKind {
     /// A single server or a store opens it and writes to it.
     Live,
     /// The node of a cluster with this id opens it and writes to it. The id is drawn once and never used again.
@@ -51,7 +51,7 @@ pub struct Identity {
     /// This life of the log; a restore begins a new one. It is in every segment and snapshot.
     pub incarnation: Id,
     /// Live, of a member, or backup.
-    pub kind: Kind,
+    pub kind: DirectoryKind,
 }
 
 /// The way in which a directory is opened.
@@ -63,13 +63,13 @@ pub(crate) enum As {
 
 impl As {
     /// Refuses a directory of another kind.
-    pub(crate) fn check(self, storage: &dyn Storage, kind: Kind) -> Result<(), OpenError> {
+    pub(crate) fn check(self, storage: &dyn Storage, kind: DirectoryKind) -> Result<(), OpenError> {
         let dir = storage.path();
         match (self, kind) {
-            (As::Single, Kind::Live) | (As::Member, Kind::Member(_)) => Ok(()),
-            (As::Single, Kind::Member(node)) => Err(OpenError::Member { dir, node }),
-            (As::Member, Kind::Live) => Err(OpenError::NotMember { dir }),
-            (_, Kind::Backup) => Err(OpenError::Backup { dir }),
+            (As::Single, DirectoryKind::Live) | (As::Member, DirectoryKind::Member(_)) => Ok(()),
+            (As::Single, DirectoryKind::Member(node)) => Err(OpenError::Member { dir, node }),
+            (As::Member, DirectoryKind::Live) => Err(OpenError::NotMember { dir }),
+            (_, DirectoryKind::Backup) => Err(OpenError::Backup { dir }),
         }
     }
 }
@@ -88,12 +88,12 @@ enum Recorded {
 }
 
 /// An identity as found on disk.
-pub(crate) struct Found {
+pub(crate) struct IdentityOnDisk {
     pub(crate) identity: Identity,
     recorded: Recorded,
 }
 
-impl Found {
+impl IdentityOnDisk {
     /// Refuses a directory that may not be opened for writing: of another kind, a copy, or one with files that were
     /// touched.
     pub(crate) fn check_live(&self, storage: &dyn Storage, opened: As) -> Result<(), OpenError> {
@@ -119,8 +119,8 @@ impl Found {
 
     fn copied(&self, storage: &dyn Storage, why: String) -> OpenError {
         let node = match self.identity.kind {
-            Kind::Member(node) => Some(node),
-            Kind::Live | Kind::Backup => None,
+            DirectoryKind::Member(node) => Some(node),
+            DirectoryKind::Live | DirectoryKind::Backup => None,
         };
         OpenError::Copied {
             dir: storage.path(),
@@ -203,10 +203,10 @@ fn or_none(opening: Option<Opening>) -> String {
 /// Whether the last change of a file was something other than a write; `false` on a file system that does not show
 /// it.
 fn was_touched(storage: &dyn Storage, name: &str) -> io::Result<bool> {
-    if storage.open(name, Access::Read)?.was_written_last()? {
+    if storage.open(name, OpenMode::Read)?.was_written_last()? {
         return Ok(false);
     }
-    let probe = storage.open(TMP, Access::Create)?;
+    let probe = storage.open(TMP, OpenMode::Create)?;
     probe.write_at(0, b"which times does a write set here?")?;
     let tells = probe.was_written_last()?;
     storage.remove(TMP)?;
@@ -216,7 +216,7 @@ fn was_touched(storage: &dyn Storage, name: &str) -> io::Result<bool> {
 /// Locks the identity file until the result is dropped.
 pub(crate) fn lock(storage: &dyn Storage) -> Result<Box<dyn File>, OpenError> {
     let what = || OpenError::io(format!("lock {}", storage.path().join(NAME).display()));
-    let file = storage.open(NAME, Access::Write).map_err(what())?;
+    let file = storage.open(NAME, OpenMode::Write).map_err(what())?;
     match file.try_lock() {
         Ok(true) => Ok(file),
         Ok(false) => Err(locked_by(&storage.path())),
@@ -252,7 +252,7 @@ pub(crate) fn prepare_live(
 ) -> io::Result<Current> {
     let id = Id::random(storage)?;
     let opening = Opening { number, id };
-    let file = storage.open(&opening.file(), Access::Create)?;
+    let file = storage.open(&opening.file(), OpenMode::Create)?;
     file.sync_all()?;
     storage.sync_dir()?;
     let recorded = Recorded::Opening {
@@ -293,7 +293,7 @@ fn write_tmp(
     identity: &Identity,
     recorded: &Recorded,
 ) -> io::Result<Box<dyn File>> {
-    let file = storage.open(TMP, Access::Create)?;
+    let file = storage.open(TMP, OpenMode::Create)?;
     if !file.try_lock()? {
         return Err(io::Error::other(
             "another process has the new identity file",
@@ -306,18 +306,21 @@ fn write_tmp(
 }
 
 /// Reads the identity file, or nothing when there is none.
-pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Found>, ReadError> {
+pub(crate) fn read(storage: &dyn Storage) -> Result<Option<IdentityOnDisk>, ReadError> {
     read_as(storage, NAME)
 }
 
 /// Reads the identity under this name.
-pub(crate) fn read_as(storage: &dyn Storage, name: &str) -> Result<Option<Found>, ReadError> {
+pub(crate) fn read_as(
+    storage: &dyn Storage,
+    name: &str,
+) -> Result<Option<IdentityOnDisk>, ReadError> {
     let path = || storage.path().join(name);
     let io = |source| ReadError::Io {
         file: path(),
         source,
     };
-    let file = match storage.open(name, Access::Read) {
+    let file = match storage.open(name, OpenMode::Read) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io(e)),
@@ -341,14 +344,14 @@ pub(crate) fn read_as(storage: &dyn Storage, name: &str) -> Result<Option<Found>
         });
     }
     let (identity, recorded) = parse(body).ok_or_else(malformed)?;
-    Ok(Some(Found { identity, recorded }))
+    Ok(Some(IdentityOnDisk { identity, recorded }))
 }
 
 fn encode(identity: &Identity, recorded: &Recorded) -> String {
     let kind = match identity.kind {
-        Kind::Live => "live".to_owned(),
-        Kind::Member(node) => format!("member\nnode {node:016x}"),
-        Kind::Backup => "backup".to_owned(),
+        DirectoryKind::Live => "live".to_owned(),
+        DirectoryKind::Member(node) => format!("member\nnode {node:016x}"),
+        DirectoryKind::Backup => "backup".to_owned(),
     };
     let mut body = format!(
         "palisade-identity {VERSION}\nowner {}\nincarnation {}\nkind {kind}\n",
@@ -403,12 +406,12 @@ fn parse(body: &str) -> Option<(Identity, Recorded)> {
     let owner = field("owner")?.parse().ok()?;
     let incarnation = field("incarnation")?.parse().ok()?;
     let kind = match field("kind")? {
-        "live" => Kind::Live,
-        "member" => Kind::Member(parse_node(field("node")?)?),
-        "backup" => Kind::Backup,
+        "live" => DirectoryKind::Live,
+        "member" => DirectoryKind::Member(parse_node(field("node")?)?),
+        "backup" => DirectoryKind::Backup,
         _ => return None,
     };
-    let recorded = if kind == Kind::Backup {
+    let recorded = if kind == DirectoryKind::Backup {
         Recorded::Nothing
     } else {
         Recorded::Opening {

@@ -81,7 +81,7 @@ pub use backup::{
 pub use compact::{Compacted, Compactor, Fold, PreparationWatch};
 pub use error::{CommitError, CompactError, Damage, Full, OpenError, ReadError, ReplayError};
 pub use id::Id;
-pub use identity::{Identity, Kind};
+pub use identity::{DirectoryKind, Identity};
 pub use look::{check_in_place, identity, opened_by};
 pub use member::{Conversion, Purpose, purpose};
 pub use open::{Opened, foreign_names};
@@ -90,7 +90,7 @@ pub use promise::{node, promise_node};
 pub use recover::{RecoveryReport, TornTail};
 pub use restore_in_place::InPlace;
 pub use snapshot::{SnapshotReader, SnapshotWriter};
-pub use storage::{Access, DirStorage, File, FileId, Storage};
+pub use storage::{DirStorage, File, FileId, OpenMode, Storage};
 pub use writer::Wal;
 
 /// The largest payload of one frame, in bytes.

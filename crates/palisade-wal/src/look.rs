@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::error::OpenError;
-use crate::identity::{self, As, Identity, Kind};
+use crate::identity::{self, As, DirectoryKind, Identity};
 use crate::storage::{LOCK, Storage};
 
 /// Reads whose log is in a directory, also in a backup; `None` if there is no log.
@@ -26,9 +26,9 @@ pub fn check_in_place(storage: &dyn Storage) -> Result<(), OpenError> {
         return Ok(());
     };
     match found.identity.kind {
-        Kind::Live => found.check_live(storage, As::Single),
-        Kind::Member(_) => found.check_live(storage, As::Member),
-        Kind::Backup => Ok(()),
+        DirectoryKind::Live => found.check_live(storage, As::Single),
+        DirectoryKind::Member(_) => found.check_live(storage, As::Member),
+        DirectoryKind::Backup => Ok(()),
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::Seq;
 use crate::error::{OpenError, ReadError, ReplayError};
 use crate::id::Id;
-use crate::identity::{self, As, Identity, Kind};
+use crate::identity::{self, As, DirectoryKind, Identity};
 use crate::open::{Opened, make, open_holding, refuse_orphans};
 use crate::options::Options;
 use crate::promise::promise_node;
@@ -50,9 +50,9 @@ pub fn purpose(storage: &dyn Storage) -> Result<Purpose, OpenError> {
     };
     let identity = found.identity;
     match identity.kind {
-        Kind::Live => Ok(Purpose::Single(identity)),
-        Kind::Member(node) => Ok(Purpose::Member { identity, node }),
-        Kind::Backup => Err(OpenError::Backup {
+        DirectoryKind::Live => Ok(Purpose::Single(identity)),
+        DirectoryKind::Member(node) => Ok(Purpose::Member { identity, node }),
+        DirectoryKind::Backup => Err(OpenError::Backup {
             dir: storage.path(),
         }),
     }
@@ -96,7 +96,7 @@ impl Wal {
         let identity = Identity {
             owner,
             incarnation,
-            kind: Kind::Member(node),
+            kind: DirectoryKind::Member(node),
         };
         let made = match first {
             None => make(&*storage, &identity, options.first_segment_bytes),
@@ -170,7 +170,7 @@ impl Conversion {
         let begin = || {
             let identity = Identity {
                 incarnation: Id::random(&*storage)?,
-                kind: Kind::Member(node),
+                kind: DirectoryKind::Member(node),
                 ..*self.0.identity()
             };
             self.0.begin_life(&identity, options, save)

@@ -9,16 +9,16 @@ use crate::Seq;
 use crate::compact::Shared;
 use crate::error::{CommitError, OpenError, ReadError, ReplayError};
 use crate::frame;
-use crate::identity::{self, As, Current, Found, Identity, Kind};
+use crate::identity::{self, As, Current, DirectoryKind, Identity, IdentityOnDisk};
 use crate::opening::is_opening;
 use crate::options::{CreateOptions, Options};
 use crate::prepare::{self, Preparer};
 use crate::promise;
 use crate::recover::{self, RecoveryReport, Scan, Tail, TornTail};
 use crate::restore_in_place;
-use crate::segment::{self, Info, replay};
+use crate::segment::{self, SegmentInfo, replay};
 use crate::snapshot::{self, SnapshotReader};
-use crate::storage::{self, Access, DirStorage, File, Storage};
+use crate::storage::{self, DirStorage, File, OpenMode, Storage};
 use crate::writer::{Active, Wal, name_segment};
 
 impl Wal {
@@ -223,17 +223,17 @@ fn is_leftover(name: &str) -> bool {
 /// Makes the log that [`recover::scan`] found durable and ready for appends.
 fn recovered(
     storage: Arc<dyn Storage>,
-    found: &Found,
+    found: &IdentityOnDisk,
     scan: Scan,
     options: &Options,
 ) -> io::Result<Opened> {
-    let file = storage.open(&segment::name(scan.tail.first), Access::Write)?;
+    let file = storage.open(&segment::name(scan.tail.first), OpenMode::Write)?;
     scan.tail.repair(&*file)?;
     // A rename of an earlier process may be visible and not yet durable.
     storage.sync_dir()?;
     let mut report = report(&*storage, &scan);
     report.removed = remove_leftovers(&*storage)?;
-    if let Kind::Member(_) = found.identity.kind {
+    if let DirectoryKind::Member(_) = found.identity.kind {
         promise::forget_promise(&*storage)?;
     }
     let current = found.renew(&*storage, scan.opening)?;
@@ -314,7 +314,7 @@ pub(crate) fn report(storage: &dyn Storage, scan: &Scan) -> RecoveryReport {
 pub struct Opened {
     wal: Wal,
     shared: Arc<Shared>,
-    segments: Vec<Info>,
+    segments: Vec<SegmentInfo>,
     snapshot: Option<Seq>,
     report: RecoveryReport,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::OpenError;
 use crate::id::Id;
-use crate::identity::{Identity, Kind};
+use crate::identity::{DirectoryKind, Identity};
 use crate::storage::Storage;
 
 /// The thread that fills the next segment with zeros.
@@ -94,7 +94,7 @@ impl CreateOptions {
         Ok(Identity {
             owner,
             incarnation,
-            kind: Kind::Live,
+            kind: DirectoryKind::Live,
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::error::Full;
 use crate::hold;
 use crate::options::{Options, Preparation};
 use crate::recover::zero;
-use crate::storage::{Access, File, Storage};
+use crate::storage::{File, OpenMode, Storage};
 
 /// The name of the segment that is not live yet; removed at open.
 pub(crate) const NEXT: &str = "next.seg";
@@ -252,7 +252,7 @@ pub(crate) fn fill(
 }
 
 fn try_fill(storage: &dyn Storage, len: u64, stop: &AtomicBool) -> io::Result<Box<dyn File>> {
-    let file = storage.open(NEXT, Access::Create)?;
+    let file = storage.open(NEXT, OpenMode::Create)?;
     let mut at = 0;
     while at < len {
         if stop.load(Ordering::Acquire) {

@@ -9,8 +9,8 @@ use std::io;
 use std::num::NonZeroU64;
 
 use crate::error::{Damage, OpenError, ReadError};
-use crate::identity::{self, Kind};
-use crate::storage::{Access, Storage, read_all};
+use crate::identity::{self, DirectoryKind};
+use crate::storage::{OpenMode, Storage, read_all};
 
 /// The id of a node that has no log yet.
 pub(crate) const NAME: &str = "node";
@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 /// [`ReadError`].
 pub fn node(storage: &dyn Storage) -> Result<Option<NonZeroU64>, ReadError> {
     if let Some(found) = identity::read(storage)?
-        && let Kind::Member(node) = found.identity.kind
+        && let DirectoryKind::Member(node) = found.identity.kind
     {
         return Ok(Some(node));
     }
@@ -54,7 +54,7 @@ fn write_promise(storage: &dyn Storage) -> io::Result<NonZeroU64> {
             break node;
         }
     };
-    let file = storage.open(TMP, Access::Create)?;
+    let file = storage.open(TMP, OpenMode::Create)?;
     let text = identity::checked(&format!("palisade-node {VERSION}\nnode {node:016x}\n"));
     file.write_at(0, text.as_bytes())?;
     file.sync_data()?;
@@ -69,7 +69,7 @@ fn promised(storage: &dyn Storage) -> Result<Option<NonZeroU64>, ReadError> {
         file: path(),
         source,
     };
-    let file = match storage.open(NAME, Access::Read) {
+    let file = match storage.open(NAME, OpenMode::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(error)),

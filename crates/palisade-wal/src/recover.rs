@@ -17,9 +17,9 @@ use crate::error::{Damage, ReadError};
 use crate::frame::Seed;
 use crate::id::Id;
 use crate::opening::Opening;
-use crate::segment::{self, Extent, Image, Info};
+use crate::segment::{self, Extent, Image, SegmentInfo};
 use crate::snapshot::{self, SnapshotReader};
-use crate::storage::{Access, File, Storage};
+use crate::storage::{File, OpenMode, Storage};
 
 /// The findings at the opening of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(crate) struct Scan {
     pub(crate) snapshot: Option<Seq>,
     pub(crate) damaged_snapshots: Vec<Damage>,
     /// The segments with frames behind the snapshot; the last one is the active one.
-    pub(crate) segments: Vec<Info>,
+    pub(crate) segments: Vec<SegmentInfo>,
     /// File names of segments and snapshots that the snapshot replaces.
     pub(crate) superseded: Vec<String>,
     pub(crate) tail: Tail,
@@ -211,7 +211,7 @@ fn scan_segments(
     incarnation: &Id,
     firsts: &[u64],
     covered: u64,
-) -> Result<(Vec<Info>, Tail, Option<Opening>), ReadError> {
+) -> Result<(Vec<SegmentInfo>, Tail, Option<Opening>), ReadError> {
     let mut segments = Vec::with_capacity(firsts.len());
     let mut opening = None;
     let mut buffer = Vec::new();
@@ -225,7 +225,7 @@ fn scan_segments(
             Some(next) => check_sealed(&extent, *next, &path)?,
             None => tail = Some(judge_tail(&image, &extent, covered, &path)?),
         }
-        segments.push(Info {
+        segments.push(SegmentInfo {
             first: *first,
             last: extent.next_seq - 1,
             end: extent.end as u64,
@@ -304,7 +304,7 @@ fn judge_tail(image: &Image, extent: &Extent, covered: u64, path: &Path) -> Resu
 
 /// Whether the segment that begins with frame 1 is there and was never written to.
 pub(crate) fn first_is_blank(storage: &dyn Storage) -> io::Result<bool> {
-    let file = storage.open(&segment::name(1), Access::Read)?;
+    let file = storage.open(&segment::name(1), OpenMode::Read)?;
     let mut bytes = Vec::new();
     crate::storage::read_all(&*file, &mut bytes)?;
     Ok(bytes.iter().skip(segment::HEADER).all(|byte| *byte == 0))

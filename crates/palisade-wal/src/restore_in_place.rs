@@ -19,14 +19,14 @@ use crate::Seq;
 use crate::error::{OpenError, ReadError, ReplayError};
 use crate::frame::Seed;
 use crate::id::Id;
-use crate::identity::{self, As, Current, Found, Identity, Kind};
+use crate::identity::{self, As, Current, DirectoryKind, Identity, IdentityOnDisk};
 use crate::options::Options;
 use crate::prepare;
 use crate::promise::forget_promise;
 use crate::recover::{self, Scan};
 use crate::segment::{self, replay};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
-use crate::storage::{Access, DirStorage, File, Storage};
+use crate::storage::{DirStorage, File, OpenMode, Storage};
 use crate::writer::{Active, name_segment};
 
 /// A directory that is about to begin a new incarnation: first rebuild the state from it, then write that down.
@@ -36,7 +36,7 @@ use crate::writer::{Active, name_segment};
 /// ```
 pub struct InPlace {
     storage: Arc<dyn Storage>,
-    found: Found,
+    found: IdentityOnDisk,
     scan: Scan,
     _lock: Box<dyn File>,
 }
@@ -138,7 +138,7 @@ impl InPlace {
         let storage = &*self.storage;
         let identity = Identity {
             incarnation: Id::random(storage)?,
-            kind: Kind::Live,
+            kind: DirectoryKind::Live,
             ..self.found.identity
         };
         self.begin_life(&identity, options, save)?;
@@ -266,7 +266,7 @@ pub(crate) fn clear_attempt(
 fn incarnation_of(storage: &dyn Storage, name: &str) -> io::Result<Id> {
     let mut bytes = [0; 16];
     storage
-        .open(name, Access::Read)?
+        .open(name, OpenMode::Read)?
         .read_at(segment::INCARNATION, &mut bytes)?;
     Ok(Id::from_bytes(bytes))
 }

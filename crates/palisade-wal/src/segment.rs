@@ -13,10 +13,10 @@
 
 use crate::Seq;
 use crate::error::{Damage, ReadError, ReplayError};
-use crate::frame::{self, Kind, Seed, u32_at, u64_at};
+use crate::frame::{self, FrameKind, Seed, u32_at, u64_at};
 use crate::id::Id;
 use crate::opening::Opening;
-use crate::storage::{Access, Storage, read_all};
+use crate::storage::{OpenMode, Storage, read_all};
 
 /// The length of the header.
 pub(crate) const HEADER: usize = 64;
@@ -66,7 +66,7 @@ pub(crate) fn encode_header(incarnation: &Id, first: u64, len: u64) -> [u8; HEAD
 
 /// A segment that holds frames `first..=last`, as the log remembers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Info {
+pub(crate) struct SegmentInfo {
     pub(crate) first: u64,
     /// `first - 1` while it is empty.
     pub(crate) last: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Info {
     pub(crate) end: u64,
 }
 
-impl Info {
+impl SegmentInfo {
     pub(crate) fn name(&self) -> String {
         name(self.first)
     }
@@ -112,7 +112,7 @@ impl Image {
     ) -> Result<Image, ReadError> {
         let mut bytes = buffer;
         let path = storage.path().join(name(first));
-        let file = storage.open(&name(first), Access::Read);
+        let file = storage.open(&name(first), OpenMode::Read);
         let read = file.and_then(|file| read_all(&*file, &mut bytes));
         read.map_err(|source| ReadError::Io {
             file: path.clone(),
@@ -124,12 +124,12 @@ impl Image {
                 bytes,
                 seed: Seed::new(incarnation, first),
             }),
-            Err(Fault::Version(found)) => Err(ReadError::Unsupported {
+            Err(SegmentFault::Version(found)) => Err(ReadError::Unsupported {
                 file: path,
                 found,
                 supported: VERSION,
             }),
-            Err(Fault::Bad(offset, why)) => Err(Damage {
+            Err(SegmentFault::Bad(offset, why)) => Err(Damage {
                 file: path,
                 offset,
                 why,
@@ -166,7 +166,7 @@ impl Image {
         let Some(payload) = frame::payload_at(&self.bytes, self.seed, extent.end, &header) else {
             return Ok(false);
         };
-        let expected = if header.kind == Kind::Data {
+        let expected = if header.kind == FrameKind::Data {
             extent.next_seq
         } else {
             extent.next_seq - 1
@@ -174,15 +174,15 @@ impl Image {
         if header.seq != expected {
             return Ok(false);
         }
-        if header.kind == Kind::Data {
+        if header.kind == FrameKind::Data {
             each(header.seq, payload)?;
             extent.last_data = Some(extent.end);
             extent.next_seq += 1;
         }
-        if header.kind == Kind::Opening {
+        if header.kind == FrameKind::Opening {
             extent.opening = Opening::decode(payload);
         }
-        extent.sealed = header.kind == Kind::Seal;
+        extent.sealed = header.kind == FrameKind::Seal;
         extent.end += frame::size(header.len);
         Ok(true)
     }
@@ -220,7 +220,7 @@ impl Image {
 pub(crate) fn replay<E>(
     storage: &dyn Storage,
     incarnation: &Id,
-    segments: &[Info],
+    segments: &[SegmentInfo],
     after: Option<Seq>,
     mut each: impl FnMut(Seq, &[u8]) -> Result<(), E>,
 ) -> Result<(), ReplayError<E>> {
@@ -252,22 +252,22 @@ pub(crate) fn replay<E>(
 }
 
 /// Whether this is the header of the frame that was being written when the process or the machine stopped.
-fn expected_and_torn(header: &frame::Header, next_seq: u64) -> bool {
+fn expected_and_torn(header: &frame::FrameHeader, next_seq: u64) -> bool {
     match header.kind {
-        Kind::Data => header.seq == next_seq && header.synced_upto < next_seq,
+        FrameKind::Data => header.seq == next_seq && header.synced_upto < next_seq,
         // Marks and seals consist of a header only, so they are never torn.
-        Kind::Mark | Kind::Seal => false,
-        Kind::Opening => header.seq == next_seq - 1,
+        FrameKind::Mark | FrameKind::Seal => false,
+        FrameKind::Opening => header.seq == next_seq - 1,
     }
 }
 
-enum Fault {
+enum SegmentFault {
     Version(u32),
     Bad(u64, String),
 }
 
-fn check_header(bytes: &[u8], incarnation: &Id, first: u64) -> Result<(), Fault> {
-    let bad = |offset, why: String| Err(Fault::Bad(offset, why));
+fn check_header(bytes: &[u8], incarnation: &Id, first: u64) -> Result<(), SegmentFault> {
+    let bad = |offset, why: String| Err(SegmentFault::Bad(offset, why));
     let Some(head) = bytes.first_chunk::<HEADER>() else {
         return bad(
             0,
@@ -284,7 +284,7 @@ fn check_header(bytes: &[u8], incarnation: &Id, first: u64) -> Result<(), Fault>
         return bad(0, "its header does not match its checksum".to_owned());
     }
     if u32_at(head, 8) != VERSION {
-        return Err(Fault::Version(u32_at(head, 8)));
+        return Err(SegmentFault::Version(u32_at(head, 8)));
     }
     if &head[16..32] != incarnation.as_bytes() {
         return bad(

@@ -16,7 +16,7 @@ use crate::error::{Damage, ReadError};
 use crate::frame::{u32_at, u64_at};
 use crate::id::Id;
 use crate::segment::parse_numbered;
-use crate::storage::{Access, File, Storage};
+use crate::storage::{File, OpenMode, Storage};
 
 const HEADER: usize = 64;
 const VERSION: u32 = 1;
@@ -62,7 +62,7 @@ impl SnapshotWriter {
         incarnation: &Id,
         seq: Seq,
     ) -> io::Result<SnapshotWriter> {
-        let file = storage.open(name, Access::Create)?;
+        let file = storage.open(name, OpenMode::Create)?;
         file.write_at(0, &encode_header(incarnation, seq))?;
         let mut chunk = Vec::with_capacity(CHUNK_HEADER + CHUNK);
         chunk.resize(CHUNK_HEADER, 0);
@@ -151,7 +151,7 @@ impl SnapshotReader {
             file: path.clone(),
             source,
         };
-        let file = storage.open(&name(seq), Access::Read).map_err(io)?;
+        let file = storage.open(&name(seq), OpenMode::Read).map_err(io)?;
         let mut head = [0; HEADER];
         let read = file.read_at(0, &mut head).map_err(io)?;
         check_header(&head[..read], incarnation, seq, &path)?;

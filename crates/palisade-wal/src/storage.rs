@@ -19,7 +19,7 @@ use crate::hold;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum OpenMode {
     /// An existing file, to read.
     Read,
     /// An existing file, to read and write.
@@ -71,7 +71,7 @@ pub trait Storage: Send + Sync + 'static {
     ///
     /// # Errors
     /// `NotFound` for a name that is not there, unless it is to be created; the system's error.
-    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn File>>;
+    fn open(&self, name: &str, access: OpenMode) -> io::Result<Box<dyn File>>;
 
     /// Renames a file, atomically replacing the one that had the new name.
     ///
@@ -375,16 +375,16 @@ pub(crate) fn locked_by(path: &Path) -> OpenError {
 }
 
 impl Storage for DirStorage {
-    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn File>> {
+    fn open(&self, name: &str, access: OpenMode) -> io::Result<Box<dyn File>> {
         let flags = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::RDWR,
-            Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::RDWR,
+            OpenMode::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
         };
         let file = match self.held.open(name, flags) {
             // A link is removed, and not followed to somebody else's file.
             Err(error)
-                if access == Access::Create && error.kind() == io::ErrorKind::AlreadyExists =>
+                if access == OpenMode::Create && error.kind() == io::ErrorKind::AlreadyExists =>
             {
                 self.remove(name)?;
                 self.held.open(name, flags)?

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use crate::hold;
-use crate::storage::{Access, File, FileId, Storage};
+use crate::storage::{File, FileId, OpenMode, Storage};
 
 /// The unit of atomic writes, in bytes.
 const SECTOR: usize = 512;
@@ -80,7 +80,7 @@ pub struct SimStorage {
 
 #[derive(Clone)]
 struct Disk {
-    files: Vec<Content>,
+    files: Vec<FileContent>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
     pending_names: Vec<NameChange>,
@@ -102,7 +102,7 @@ struct Disk {
 
 /// When a file was last written, and last changed in any way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Times {
+struct FileTimes {
     written: u64,
     changed: u64,
 }
@@ -111,18 +111,18 @@ struct Times {
 const CALLS_A_TICK: u64 = 4;
 
 #[derive(Clone, Default)]
-struct Content {
+struct FileContent {
     now: Vec<u8>,
     durable: Vec<u8>,
-    pending: Vec<Write>,
-    times: Times,
-    durable_times: Times,
+    pending: Vec<UnsyncedWrite>,
+    times: FileTimes,
+    durable_times: FileTimes,
     /// The times since the last durable ones. A crash may leave any of them.
-    pending_times: Vec<Times>,
+    pending_times: Vec<FileTimes>,
 }
 
 #[derive(Clone)]
-struct Write {
+struct UnsyncedWrite {
     at: usize,
     bytes: Vec<u8>,
 }
@@ -233,16 +233,16 @@ impl SimStorage {
                 _ => disk.files.len(),
             };
             if disk.files.len() <= inode {
-                disk.files.resize(inode + 1, Content::default());
+                disk.files.resize(inode + 1, FileContent::default());
             }
-            let times = Times {
+            let times = FileTimes {
                 written: match way {
                     PutBack::Plain => now,
                     _ => content.times.written,
                 },
                 changed: now,
             };
-            disk.files[inode] = Content::settled(&content.now, times);
+            disk.files[inode] = FileContent::settled(&content.now, times);
             disk.names.insert(name.clone(), inode);
         }
         disk.durable_names.clone_from(&disk.names);
@@ -303,10 +303,10 @@ impl SimStorage {
         match disk.names.get(name).copied() {
             Some(file) => {
                 let times = disk.files[file].times;
-                disk.files[file] = Content::settled(bytes, times);
+                disk.files[file] = FileContent::settled(bytes, times);
             }
             None => {
-                let content = Content::settled(bytes, Times::default());
+                let content = FileContent::settled(bytes, FileTimes::default());
                 let file = disk.files.len();
                 disk.files.push(content);
                 disk.names.insert(name.to_owned(), file);
@@ -417,13 +417,13 @@ impl Disk {
         let now = self.now();
         let content = &mut self.files[file];
         content.change(|times| {
-            *times = Times {
+            *times = FileTimes {
                 written: now,
                 changed: now,
             }
         });
         overwrite(&mut content.now, at, done);
-        content.pending.push(Write {
+        content.pending.push(UnsyncedWrite {
             at,
             bytes: done.to_vec(),
         });
@@ -489,10 +489,10 @@ impl Disk {
     }
 }
 
-impl Content {
+impl FileContent {
     /// All of it on the disk.
-    fn settled(bytes: &[u8], times: Times) -> Content {
-        Content {
+    fn settled(bytes: &[u8], times: FileTimes) -> FileContent {
+        FileContent {
             now: bytes.to_vec(),
             durable: bytes.to_vec(),
             pending: Vec::new(),
@@ -502,7 +502,7 @@ impl Content {
         }
     }
 
-    fn change(&mut self, set: impl FnOnce(&mut Times)) {
+    fn change(&mut self, set: impl FnOnce(&mut FileTimes)) {
         let before = self.times;
         set(&mut self.times);
         if self.times != before {
@@ -588,13 +588,13 @@ fn one_in_eight(random: &mut u64) -> bool {
 }
 
 impl Storage for SimStorage {
-    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn File>> {
+    fn open(&self, name: &str, access: OpenMode) -> io::Result<Box<dyn File>> {
         let mut disk = hold(&self.disk);
         disk.check_alive()?;
-        let file = if access == Access::Create {
+        let file = if access == OpenMode::Create {
             // Truncation of an existing file is modelled as a new file under its name.
             let file = disk.files.len();
-            disk.files.push(Content::default());
+            disk.files.push(FileContent::default());
             disk.change_name(NameChange::Link(name.to_owned(), file))?;
             file
         } else {
@@ -701,7 +701,7 @@ impl File for SimFile {
     fn was_written_last(&self) -> io::Result<bool> {
         let disk = hold(&self.disk);
         disk.check_alive()?;
-        let Times { written, changed } = disk.files[self.file].times;
+        let FileTimes { written, changed } = disk.files[self.file].times;
         Ok(written == changed && !disk.times_apart)
     }
 

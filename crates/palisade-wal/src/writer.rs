@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::compact::{Compacted, Compactor, Shared};
 use crate::error::{CommitError, CompactError, Full};
-use crate::frame::{self, Entry, Kind, Seed};
+use crate::frame::{self, FrameContent, FrameKind, Seed};
 use crate::id::Id;
 use crate::identity::Identity;
 use crate::opening::Opening;
 use crate::prepare::{NEXT, Prepared, Preparer};
-use crate::segment::{self, Info};
+use crate::segment::{self, SegmentInfo};
 use crate::snapshot::SnapshotWriter;
 use crate::storage::{File, Storage};
 use crate::{MAX_PAYLOAD, Seq};
@@ -58,8 +58,8 @@ impl Active {
         next_seq: u64,
         buffer: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let entry = Entry {
-            kind: Kind::Opening,
+        let entry = FrameContent {
+            kind: FrameKind::Opening,
             seq: next_seq - 1,
             synced_upto: next_seq - 1,
             payload: &opening.encode(),
@@ -164,7 +164,7 @@ impl Wal {
         let Some(seq) = Seq::new(self.next_seq) else {
             unreachable!("the first frame of a log has the number 1");
         };
-        self.append(Kind::Data, self.next_seq, payload)?;
+        self.append(FrameKind::Data, self.next_seq, payload)?;
         self.next_seq += 1;
         Ok(seq)
     }
@@ -179,7 +179,7 @@ impl Wal {
         if self.active.settled {
             return Ok(());
         }
-        self.append(Kind::Mark, self.next_seq - 1, &[])
+        self.append(FrameKind::Mark, self.next_seq - 1, &[])
     }
 
     /// Leaves the mark of a clean end.
@@ -236,7 +236,7 @@ impl Wal {
     }
 
     /// Writes one frame at the end of the active segment and syncs it.
-    fn append(&mut self, kind: Kind, seq: u64, payload: &[u8]) -> Result<(), CommitError> {
+    fn append(&mut self, kind: FrameKind, seq: u64, payload: &[u8]) -> Result<(), CommitError> {
         let active = &mut self.active;
         assert!(
             self.poison.is_none(),
@@ -251,7 +251,7 @@ impl Wal {
             "a frame begins where none may"
         );
         // Each frame is synced before the next is written, so all before this one are.
-        let entry = Entry {
+        let entry = FrameContent {
             kind,
             seq,
             synced_upto: self.next_seq - 1,
@@ -278,7 +278,7 @@ impl Wal {
             return Err(self.fail(format!("{call} {}", path.display()), error));
         }
         active.end = end;
-        active.settled = kind != Kind::Data;
+        active.settled = kind != FrameKind::Data;
         Ok(())
     }
 
@@ -300,9 +300,9 @@ impl Wal {
             // The old one is empty, and the new one has just replaced it under the same name.
             self.active = fresh;
         } else {
-            self.append(Kind::Seal, self.next_seq - 1, &[])?;
+            self.append(FrameKind::Seal, self.next_seq - 1, &[])?;
             let old = std::mem::replace(&mut self.active, fresh);
-            self.shared.add_sealed(Info {
+            self.shared.add_sealed(SegmentInfo {
                 first: old.first,
                 last: self.next_seq - 1,
                 end: old.end,

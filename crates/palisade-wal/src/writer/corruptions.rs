@@ -60,7 +60,7 @@ fn the_next_write_meets_a_corruption_and_writes_nothing() {
         ),
         (
             |wal| wal.poison = Some("a failed sync".into()),
-            |wal| drop(wal.append(Kind::Data, wal.next_seq, &[1; 100])),
+            |wal| drop(wal.append(FrameKind::Data, wal.next_seq, &[1; 100])),
             "a log that failed is written to (A6)",
         ),
     ];

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{
-    Access, CreateOptions, File, FileId, Fold, Id, OpenError, Opened, Options, Seq, SnapshotReader,
-    SnapshotWriter, Storage, Wal,
+    CreateOptions, File, FileId, Fold, Id, OpenError, OpenMode, Opened, Options, Seq,
+    SnapshotReader, SnapshotWriter, Storage, Wal,
 };
 
 /// 4 KiB segments, so that a few frames rotate.
@@ -144,7 +144,7 @@ pub(crate) struct Hooked<F> {
 }
 
 impl<F: Fn(&str, &str) -> io::Result<()> + Send + Sync + 'static> Storage for Hooked<F> {
-    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn File>> {
+    fn open(&self, name: &str, access: OpenMode) -> io::Result<Box<dyn File>> {
         (self.before)("open", name)?;
         self.storage.open(name, access)
     }

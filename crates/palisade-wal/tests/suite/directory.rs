@@ -281,7 +281,7 @@ fn a_file_is_no_directory_to_open() {
 fn a_real_storage_does_what_the_trait_says() {
     let home = tempfile::tempdir().unwrap();
     let storage = DirStorage::create(home.path()).unwrap();
-    let file = storage.open("a", palisade_wal::Access::Create).unwrap();
+    let file = storage.open("a", palisade_wal::OpenMode::Create).unwrap();
     assert!(file.is_empty().unwrap());
     file.write_at(3, b"xyz").unwrap();
     assert!(!file.is_empty().unwrap());
@@ -305,17 +305,17 @@ fn a_real_storage_does_what_the_trait_says() {
     });
     assert!(renamed_later);
     fs::create_dir(home.path().join("sub")).unwrap();
-    let unreadable = storage.open("sub", palisade_wal::Access::Read).unwrap();
+    let unreadable = storage.open("sub", palisade_wal::OpenMode::Read).unwrap();
     unreadable.read_at(0, &mut buf).unwrap_err();
     let renamed = storage.id_of("b").unwrap();
-    let same = storage.open("b", palisade_wal::Access::Write).unwrap();
+    let same = storage.open("b", palisade_wal::OpenMode::Write).unwrap();
     assert_eq!(same.id().unwrap(), renamed);
     assert!(file.try_lock().unwrap() && !same.try_lock().unwrap());
     assert!(storage.is_in_place().unwrap());
     assert_ne!(storage.random().unwrap(), storage.random().unwrap());
     storage.remove("b").unwrap();
     let gone = storage
-        .open("b", palisade_wal::Access::Write)
+        .open("b", palisade_wal::OpenMode::Write)
         .err()
         .unwrap();
     assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);

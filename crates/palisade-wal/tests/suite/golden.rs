@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::common::{Journal, create, create_options, fill, open, options};
 use palisade_wal::testing::SimStorage;
-use palisade_wal::{CreateOptions, Fold, Kind, SnapshotWriter, Storage, Wal};
+use palisade_wal::{CreateOptions, DirectoryKind, Fold, SnapshotWriter, Storage, Wal};
 
 const FRAMES: u64 = 30;
 
@@ -112,7 +112,7 @@ fn a_member_is_read_back() {
     let opened = Wal::open_member_on(Arc::new(storage), &options()).unwrap();
     assert_eq!(opened.identity().owner.to_string(), "aa".repeat(16));
     let node = match opened.identity().kind {
-        Kind::Member(node) => node.get(),
+        DirectoryKind::Member(node) => node.get(),
         other => panic!("{other:?}"),
     };
     assert_eq!((node, opened.starts()), (0xa706_dd2f_4d19_7e6f, 3));

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::common::{Journal, create, create_options, fill, open, open_or_create, options};
 use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
 use palisade_wal::{
-    Conversion, Fold, Id, Identity, InPlace, Kind, OpenError, Opened, Purpose, ReadError, Seq,
-    SnapshotWriter, Storage, Wal, backup_on, backup_state_on, node, observe, promise_node, purpose,
-    restore_on,
+    Conversion, DirectoryKind, Fold, Id, Identity, InPlace, OpenError, Opened, Purpose, ReadError,
+    Seq, SnapshotWriter, Storage, Wal, backup_on, backup_state_on, node, observe, promise_node,
+    purpose, restore_on,
 };
 
 const LOSSES: [Loss; 5] = [
@@ -91,7 +91,7 @@ fn a_node_keeps_its_id_from_the_draw_through_creation_to_every_start() {
         let opened = open_member(&storage).unwrap();
         let identity = opened.identity();
         assert_eq!((identity.owner, identity.incarnation), cluster());
-        assert_eq!(identity.kind, Kind::Member(id));
+        assert_eq!(identity.kind, DirectoryKind::Member(id));
         assert_eq!(opened.starts(), starts);
         assert!(storage.read("node").is_none(), "the identity has it now");
     }
@@ -163,7 +163,7 @@ fn a_conversion_keeps_everything_and_the_owner_and_begins_a_new_incarnation() {
         let id = promise_node(&storage).unwrap();
         let opened = convert(&storage).unwrap();
         let identity = *opened.identity();
-        assert_eq!(identity.kind, Kind::Member(id));
+        assert_eq!(identity.kind, DirectoryKind::Member(id));
         assert_eq!(Some(identity.owner), create_options().owner);
         assert_ne!(Some(identity.incarnation), create_options().incarnation);
         assert_eq!(contents(&opened), Journal::upto(30));
@@ -332,7 +332,10 @@ fn an_interrupted_recovery_leaves_a_member_or_a_server_with_everything() {
                 let opened = open(&left).unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert_eq!(contents(&opened), Journal::upto(frames), "{what}");
                 let identity = opened.identity();
-                assert_eq!((identity.owner, identity.kind), (cluster().0, Kind::Live));
+                assert_eq!(
+                    (identity.owner, identity.kind),
+                    (cluster().0, DirectoryKind::Live)
+                );
                 assert_ne!(identity.incarnation, cluster().1, "{what}");
                 drop(opened);
                 assert!(open(&left).is_ok(), "{what}");

@@ -11,7 +11,7 @@ use palisade_fence::store;
 use palisade_pipeline::durable::{self, Contents};
 use palisade_replica::{DirectoryError, mark, recovery};
 use palisade_server::net;
-use palisade_wal::{Damage, DirStorage, Identity, Kind, OpenError, ReadError};
+use palisade_wal::{Damage, DirStorage, DirectoryKind, Identity, OpenError, ReadError};
 use serde_json::json;
 
 use super::super::output::{millis, wall};
@@ -45,16 +45,16 @@ pub(super) fn examine(dir: &Path, now_ms: u64) -> Vec<Finding> {
             findings.push(whole(&at, contents));
             findings.push(holds(&at, contents, now_ms));
             findings.extend(cut_off(&at, contents, identity.kind, opened_by.is_some()));
-            if identity.kind != Kind::Backup {
+            if identity.kind != DirectoryKind::Backup {
                 findings.push(history(dir, &at, contents, opened_by.is_some()));
             }
         }
         Err(why) => findings.push(unreadable(dir, &at, identity.kind, why)),
     }
-    if let Kind::Member(_) = identity.kind {
+    if let DirectoryKind::Member(_) = identity.kind {
         findings.push(member(dir, &at));
     }
-    if identity.kind != Kind::Backup
+    if identity.kind != DirectoryKind::Backup
         && let Ok(disk) = rustix::fs::statvfs(dir)
     {
         findings.push(figures::disk(
@@ -80,7 +80,7 @@ fn no_log(dir: &Path, at: &str) -> Finding {
 }
 
 /// The identity cannot be read, or says that a server would refuse the directory.
-fn not_open(at: &str, dir: &Path, kind: Option<Kind>, error: OpenError) -> Finding {
+fn not_open(at: &str, dir: &Path, kind: Option<DirectoryKind>, error: OpenError) -> Finding {
     match error {
         OpenError::Missing { .. } => {
             Finding::unknown("directory", at, "there is no such directory")
@@ -105,15 +105,15 @@ fn not_open(at: &str, dir: &Path, kind: Option<Kind>, error: OpenError) -> Findi
 
 fn purpose(at: &str, identity: &Identity, opened_by: Option<u32>) -> Finding {
     let (what, kind) = match identity.kind {
-        Kind::Live => ("a single server's directory".to_owned(), "single"),
-        Kind::Member(node) => (
+        DirectoryKind::Live => ("a single server's directory".to_owned(), "single"),
+        DirectoryKind::Member(node) => (
             format!("the directory of node {node:016x} of a cluster"),
             "member",
         ),
-        Kind::Backup => ("a backup".to_owned(), "backup"),
+        DirectoryKind::Backup => ("a backup".to_owned(), "backup"),
     };
     let user = match (identity.kind, opened_by) {
-        (Kind::Backup, _) => String::new(),
+        (DirectoryKind::Backup, _) => String::new(),
         (_, Some(pid)) => format!("; a server runs on it (process {pid})"),
         (_, None) => "; no process of this machine has it open".to_owned(),
     };
@@ -148,7 +148,7 @@ fn secrets(dir: &Path, at: &str, identity: &Identity) -> Vec<Finding> {
             Finding::ok("keys", &path, format!("it is whole; its fingerprint is {key}, the same on every node that has a copy"))
                 .data(json!({"fingerprints": [key]})),
         ),
-        (Ok(None), Kind::Backup) => Some(
+        (Ok(None), DirectoryKind::Backup) => Some(
             Finding::note("keys", at, "a backup does not contain lock_token.key")
                 .next("keep a copy of the server's file where you keep passwords: without it, holders lose their leases after a restore"),
         ),
@@ -171,20 +171,22 @@ enum Unreadable {
 
 fn contents(dir: &Path, identity: &Identity) -> Result<Contents, Unreadable> {
     match identity.kind {
-        Kind::Member(_) => recovery::contents(dir).map_err(|error| match error {
+        DirectoryKind::Member(_) => recovery::contents(dir).map_err(|error| match error {
             DirectoryError::Open(OpenError::Damaged(damage))
             | DirectoryError::Read(ReadError::Damaged(damage)) => Unreadable::Damaged(damage),
             error => other(error),
         }),
-        Kind::Live | Kind::Backup => durable::contents(dir).map_err(|error| match error {
-            durable::Error::Open(OpenError::Damaged(damage))
-            | durable::Error::Read(ReadError::Damaged(damage)) => Unreadable::Damaged(damage),
-            durable::Error::Replay(error) => match store::Look::at(dir) {
-                Ok(look) => Unreadable::Store(look.list("", None, u32::MAX).len()),
-                Err(_) => other(error),
-            },
-            error => other(error),
-        }),
+        DirectoryKind::Live | DirectoryKind::Backup => {
+            durable::contents(dir).map_err(|error| match error {
+                durable::Error::Open(OpenError::Damaged(damage))
+                | durable::Error::Read(ReadError::Damaged(damage)) => Unreadable::Damaged(damage),
+                durable::Error::Replay(error) => match store::Look::at(dir) {
+                    Ok(look) => Unreadable::Store(look.list("", None, u32::MAX).len()),
+                    Err(_) => other(error),
+                },
+                error => other(error),
+            })
+        }
     }
 }
 
@@ -192,7 +194,7 @@ fn other(error: impl Display) -> Unreadable {
     Unreadable::Other(error.to_string())
 }
 
-fn unreadable(dir: &Path, at: &str, kind: Kind, why: &Unreadable) -> Finding {
+fn unreadable(dir: &Path, at: &str, kind: DirectoryKind, why: &Unreadable) -> Finding {
     match why {
         Unreadable::Damaged(damage) => damaged(dir, at, Some(kind), damage),
         Unreadable::Store(resources) => {
@@ -207,7 +209,7 @@ fn unreadable(dir: &Path, at: &str, kind: Kind, why: &Unreadable) -> Finding {
     }
 }
 
-fn damaged(dir: &Path, at: &str, kind: Option<Kind>, damage: &Damage) -> Finding {
+fn damaged(dir: &Path, at: &str, kind: Option<DirectoryKind>, damage: &Damage) -> Finding {
     let Damage { file, offset, why } = damage;
     let what = format!("{} is damaged at byte {offset}: {why}", file.display());
     Finding::problem("log", at, what)
@@ -215,16 +217,16 @@ fn damaged(dir: &Path, at: &str, kind: Option<Kind>, damage: &Damage) -> Finding
         .data(json!({"file": file, "offset": offset}))
 }
 
-fn way_out(dir: &Path, kind: Option<Kind>) -> String {
+fn way_out(dir: &Path, kind: Option<DirectoryKind>) -> String {
     let at = shell_word(&dir.display().to_string());
     match kind {
-        Some(Kind::Backup) => {
+        Some(DirectoryKind::Backup) => {
             "take an older backup, or make a new one: palisade backup TO --data DIR".to_owned()
         }
-        Some(Kind::Member(node)) => format!(
+        Some(DirectoryKind::Member(node)) => format!(
             "keep it, check the disk, start an empty node with --join, then: palisade cluster replace {node:016x} NEW"
         ),
-        Some(Kind::Live) | None => format!(
+        Some(DirectoryKind::Live) | None => format!(
             "keep it, check the disk, then: mv {at} {at}.damaged && palisade restore BACKUP --data {at}"
         ),
     }
@@ -280,7 +282,7 @@ fn holds(at: &str, contents: &Contents, now_ms: u64) -> Finding {
 }
 
 /// An end that is no whole frame, and snapshots that are damaged and not needed.
-fn cut_off(at: &str, contents: &Contents, kind: Kind, in_use: bool) -> Vec<Finding> {
+fn cut_off(at: &str, contents: &Contents, kind: DirectoryKind, in_use: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(torn) = &contents.report.torn
         && !in_use
@@ -292,7 +294,7 @@ fn cut_off(at: &str, contents: &Contents, kind: Kind, in_use: bool) -> Vec<Findi
             torn.offset
         );
         findings.push(match kind {
-            Kind::Backup => Finding::warning("log", at, what + "; a backup is made without such an end")
+            DirectoryKind::Backup => Finding::warning("log", at, what + "; a backup is made without such an end")
                 .next("make a new backup, and check the disk of this one"),
             _ => Finding::note("log", at, what + ", as after a crash or a power cut")
                 .next("the next start cuts it off; if the machine did not stop then, check the disk first"),
