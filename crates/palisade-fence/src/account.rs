@@ -41,10 +41,10 @@ impl Fate {
 ///
 /// ```
 /// use palisade_core::Token;
-/// use palisade_fence::{Account, Change, Fate, Fence, Limits, Pass, Rule, Write, memory};
+/// use palisade_fence::{Account, Change, Fate, Fence, StoreLimits, Pass, Rule, Write, memory};
 ///
 /// # async fn book() -> Result<(), Box<dyn std::error::Error>> {
-/// let seats = memory::Store::new(Rule::CLAIM, Limits::DEFAULT).resource("seat:12A")?;
+/// let seats = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT).resource("seat:12A")?;
 /// let (mine, newer) = (Pass::new(Token::new(33)?), Pass::new(Token::new(34)?));
 /// let mut account = Account::new();
 /// let reserved = seats.write(mine, Write::new("/reserved", Change::Put(b"Alice"))).await;

@@ -3,7 +3,7 @@
 //! ```text
 //!   a fence rejects ───────────► rejected ─┬─► one tracing event: resource, token, highest, authority,
 //!   refused before it is judged ► refused ─┤                     lock, reason, or the refused request and why
-//!                                          ├─► Counts, by reason, for the whole process
+//!                                          ├─► RejectionCounts, by reason, for the whole process
 //!                                          └─► the pass's reporter, if it has one and its token is stale
 //! ```
 //!
@@ -40,9 +40,9 @@ const REFUSED: [Code; 9] = [
 
 /// Rejections by reason, with one entry for each of [`REASONS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts(pub [(Code, u64); REASONS.len()]);
+pub struct RejectionCounts(pub [(Code, u64); REASONS.len()]);
 
-impl Counts {
+impl RejectionCounts {
     /// Returns the number for this reason; `None` if there is no such reason.
     #[must_use]
     pub fn of(&self, code: Code) -> Option<u64> {
@@ -57,9 +57,9 @@ impl Counts {
     }
 }
 
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts(REASONS.map(|reason| (reason, 0)))
+impl Default for RejectionCounts {
+    fn default() -> RejectionCounts {
+        RejectionCounts(REASONS.map(|reason| (reason, 0)))
     }
 }
 
@@ -87,8 +87,8 @@ impl Tally {
         }
     }
 
-    pub(crate) fn read(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub(crate) fn read(&self) -> RejectionCounts {
+        let mut counts = RejectionCounts::default();
         for ((_, count), counter) in counts.0.iter_mut().zip(&self.0) {
             *count = counter.load(Ordering::Relaxed);
         }
@@ -98,7 +98,7 @@ impl Tally {
 
 /// Returns the counts of this process: rejections by all its fences, and requests refused before a fence judged them.
 #[must_use]
-pub fn counts() -> Counts {
+pub fn counts() -> RejectionCounts {
     REJECTED.read()
 }
 

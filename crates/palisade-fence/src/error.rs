@@ -25,9 +25,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// ```
 /// # use palisade_core::Token;
-/// # use palisade_fence::{Change, Error, Fence, Limits, Rule, Write, memory};
+/// # use palisade_fence::{Change, Error, Fence, StoreLimits, Rule, Write, memory};
 /// # async fn book() -> palisade_fence::Result<()> {
-/// # let seat = memory::Store::new(Rule::CLAIM, Limits::DEFAULT).resource("seat:12A")?;
+/// # let seat = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT).resource("seat:12A")?;
 /// # let (mine, newer) = (Token::FIRST.into(), Token::new(2).unwrap().into());
 /// # seat.claim(newer).await?;
 /// match seat.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await {
@@ -54,7 +54,7 @@ pub enum Error {
     /// An argument is invalid; the text names it and the allowed values.
     #[error("{0}")]
     Argument(String),
-    /// The object would be larger than [`Limits::object_bytes`](crate::Limits::object_bytes).
+    /// The object would be larger than [`StoreLimits::object_bytes`](crate::StoreLimits::object_bytes).
     #[error("the object would have {bytes} bytes; at most {max} are allowed (object_bytes)")]
     ObjectTooLarge {
         /// The size that it would have.
@@ -107,7 +107,7 @@ pub enum Error {
     /// The server's configuration does not allow a safe fence.
     #[error("{0}")]
     Unsuitable(String),
-    /// The store would be larger than [`Limits::total_bytes`](crate::Limits::total_bytes).
+    /// The store would be larger than [`StoreLimits::total_bytes`](crate::StoreLimits::total_bytes).
     #[error("the store is full: {max} bytes are allowed in all (total_bytes)")]
     StorageFull {
         /// The limit.

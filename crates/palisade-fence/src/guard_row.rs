@@ -44,13 +44,13 @@ pub(crate) struct GuardRow {
 /// A row that no fence can have written: the column and its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column} of the guard row holds {holds}")]
-pub(crate) struct Corrupt {
+pub(crate) struct CorruptRow {
     pub(crate) column: &'static str,
     pub(crate) holds: String,
 }
 
-impl From<Corrupt> for Error {
-    fn from(corrupt: Corrupt) -> Error {
+impl From<CorruptRow> for Error {
+    fn from(corrupt: CorruptRow) -> Error {
         Error::Damaged(corrupt.to_string())
     }
 }
@@ -65,14 +65,14 @@ pub struct Numbered {
 }
 
 /// Parses a token from a column; 0 means that there is none yet.
-pub(crate) fn token(column: &'static str, number: i64) -> Result<Option<Token>, Corrupt> {
-    let corrupt = |_| Corrupt {
+pub(crate) fn token(column: &'static str, number: i64) -> Result<Option<Token>, CorruptRow> {
+    let corrupt = |_| CorruptRow {
         column,
         holds: number.to_string(),
     };
     match u64::try_from(number) {
         Ok(0) => Ok(None),
-        Ok(positive) => Token::new(positive).map(Some).map_err(|_| Corrupt {
+        Ok(positive) => Token::new(positive).map(Some).map_err(|_| CorruptRow {
             column,
             holds: number.to_string(),
         }),
@@ -86,14 +86,14 @@ pub(crate) fn bigint(number: u64) -> i64 {
 }
 
 /// The state of a resource that has only a token column.
-pub(crate) fn column_state(number: i64) -> Result<FenceState, Corrupt> {
+pub(crate) fn column_state(number: i64) -> Result<FenceState, CorruptRow> {
     let highest = token("last_fencing_token", number)?;
     Ok(highest.map_or_else(FenceState::default, FenceState::floor))
 }
 
 impl GuardRow {
     /// Returns the state that the row represents.
-    pub(crate) fn state(&self) -> Result<FenceState, Corrupt> {
+    pub(crate) fn state(&self) -> Result<FenceState, CorruptRow> {
         let written = match (self.written, self.sequence) {
             (false, _) => Written::Nothing,
             (true, None) => Written::Unnumbered,
@@ -115,7 +115,7 @@ impl GuardRow {
         allow(dead_code, reason = "PostgreSQL and MySQL decide by themselves")
     )]
     /// Returns the record that the row represents.
-    fn record(&self) -> Result<FenceRecord, Corrupt> {
+    fn record(&self) -> Result<FenceRecord, CorruptRow> {
         Ok(FenceRecord {
             state: self.state()?,
             digest: self.recorded.digest.map(i64::cast_unsigned),
@@ -134,7 +134,7 @@ impl GuardRow {
         pass: Option<Pass<'_>>,
         op: Op,
         digest: Option<u64>,
-    ) -> Result<Verdict<GuardRow>, Corrupt> {
+    ) -> Result<Verdict<GuardRow>, CorruptRow> {
         let verdict = self.record()?.decide(rule, pass, op, digest);
         Ok(verdict.map(GuardRow::from))
     }
@@ -161,9 +161,9 @@ impl From<FenceRecord> for GuardRow {
     }
 }
 
-fn sequence(number: i64) -> Result<Sequence, Corrupt> {
+fn sequence(number: i64) -> Result<Sequence, CorruptRow> {
     let sequence = u64::try_from(number).ok().and_then(Sequence::new);
-    sequence.ok_or_else(|| Corrupt {
+    sequence.ok_or_else(|| CorruptRow {
         column: "sequence",
         holds: number.to_string(),
     })
@@ -173,9 +173,9 @@ fn named<T, E>(
     column: &'static str,
     text: Option<&str>,
     new: impl Fn(&str) -> Result<T, E>,
-) -> Result<Option<T>, Corrupt> {
+) -> Result<Option<T>, CorruptRow> {
     let parse = |text: &str| {
-        new(text).map_err(|_| Corrupt {
+        new(text).map_err(|_| CorruptRow {
             column,
             holds: format!("{text:?}"),
         })

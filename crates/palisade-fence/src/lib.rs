@@ -40,7 +40,7 @@
 //!
 //! ```
 //! use palisade_core::Token;
-//! use palisade_fence::{Change, Fence, Limits, Pass, Rule, Write, enter, memory};
+//! use palisade_fence::{Change, Fence, StoreLimits, Pass, Rule, Write, enter, memory};
 //!
 //! async fn sell(orders: &impl Fence, pass: Pass<'_>, seat: &[u8]) -> palisade_fence::Result<()> {
 //!     let orders = enter(orders, pass).await?; // first: raise the fence
@@ -51,7 +51,7 @@
 //! }
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let orders = memory::Store::new(Rule::CLAIM, Limits::DEFAULT).resource("orders")?;
+//! let orders = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT).resource("orders")?;
 //! let (old, new) = (Token::new(33)?, Token::new(34)?); // lease.token()
 //! sell(&orders, Pass::new(new), b"12A ").await?;
 //!
@@ -164,7 +164,7 @@ pub use fence::{Change, Fence, Write};
 pub use lock_holder::LockHolder;
 pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 #[cfg(any(feature = "memory", feature = "store"))]
-pub use objects::{Limits, View};
+pub use objects::{StoreLimits, View};
 pub use palisade_core::Code;
 pub use palisade_core::fence::{
     DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Late, Mark, Mode, Op, Pass, Rearm,

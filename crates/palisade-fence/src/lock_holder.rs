@@ -39,7 +39,7 @@ impl std::fmt::Display for LockHolder {
     not(all(feature = "files", feature = "sqlite")),
     allow(dead_code, reason = "files have one kind, SQLite the other")
 )]
-pub(crate) enum Lock {
+pub(crate) enum FileLock {
     /// `flock`
     Whole,
     /// `fcntl`, to write; `None` is any byte.
@@ -52,7 +52,7 @@ pub(crate) enum Lock {
 const READINGS: usize = 16;
 
 /// Returns the processes that hold this lock; empty if `/proc` does not tell.
-pub(crate) fn holders(file: &Stat, lock: Lock) -> Vec<LockHolder> {
+pub(crate) fn holders(file: &Stat, lock: FileLock) -> Vec<LockHolder> {
     let me = std::process::id().to_string();
     if !fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&me)) {
         return Vec::new();
@@ -68,7 +68,7 @@ pub(crate) fn holders(file: &Stat, lock: Lock) -> Vec<LockHolder> {
 }
 
 /// The processes of the first of several readings that has the lock.
-fn listed(file: &Stat, lock: Lock, list: impl FnMut() -> String) -> Vec<i32> {
+fn listed(file: &Stat, lock: FileLock, list: impl FnMut() -> String) -> Vec<i32> {
     let readings = std::iter::repeat_with(list).take(READINGS);
     let mut found = readings.map(|text| {
         let lines = text.lines();
@@ -81,7 +81,7 @@ fn listed(file: &Stat, lock: Lock, list: impl FnMut() -> String) -> Vec<i32> {
 
 /// Returns the process in a line like `1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF`, if it holds the lock. A line
 /// with `->` is a waiter.
-fn holds(line: &str, file: &Stat, lock: Lock) -> Option<i32> {
+fn holds(line: &str, file: &Stat, lock: FileLock) -> Option<i32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, kind, _, mode, process, place, first, last] = words[..] else {
         return None;
@@ -92,8 +92,8 @@ fn holds(line: &str, file: &Stat, lock: Lock) -> Option<i32> {
         return None;
     }
     let is_it = match lock {
-        Lock::Whole => kind == "FLOCK",
-        Lock::Byte(byte) => {
+        FileLock::Whole => kind == "FLOCK",
+        FileLock::Byte(byte) => {
             let has = |byte| {
                 first.parse().is_ok_and(|first: u64| first <= byte)
                     && last.parse().map_or(last == "EOF", |last: u64| byte <= last)
@@ -162,8 +162,8 @@ mod tests {
         let whole = format!("{other}2: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF\n");
         let mut readings = [other.to_owned(), whole].into_iter();
         let mut next = || readings.next().unwrap();
-        assert_eq!(listed(&file, Lock::Whole, &mut next), [4711]);
-        assert!(listed(&file, Lock::Whole, || other.to_owned()).is_empty());
+        assert_eq!(listed(&file, FileLock::Whole, &mut next), [4711]);
+        assert!(listed(&file, FileLock::Whole, || other.to_owned()).is_empty());
     }
 
     /// The list without a lock that is held throughout occurs: this test's control counts it.
@@ -194,10 +194,10 @@ mod tests {
             let missed = |text: String| {
                 !text
                     .lines()
-                    .any(|line| holds(line, &file, Lock::Whole).is_some())
+                    .any(|line| holds(line, &file, FileLock::Whole).is_some())
             };
             let control = (0..200).filter(|_| missed(list())).count();
-            let found = (0..20).all(|_| !listed(&file, Lock::Whole, list).is_empty());
+            let found = (0..20).all(|_| !listed(&file, FileLock::Whole, list).is_empty());
             over.store(true, Ordering::Relaxed);
             println!("{control} of 200 single readings missed the lock");
             assert!(found);
@@ -211,55 +211,55 @@ mod tests {
         for (line, lock, process) in [
             (
                 "1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF",
-                Lock::Whole,
+                FileLock::Whole,
                 Some(4711),
             ),
             (
                 "1: -> FLOCK  ADVISORY  WRITE 4712 fe:00:131 0 EOF",
-                Lock::Whole,
+                FileLock::Whole,
                 None,
             ),
             (
                 "1: FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF",
-                Lock::Whole,
+                FileLock::Whole,
                 None,
             ),
             (
                 "1: FLOCK  ADVISORY  WRITE 4711 fe:00:132 0 EOF",
-                Lock::Whole,
+                FileLock::Whole,
                 None,
             ),
             (
                 "2: POSIX  ADVISORY  WRITE 47 fe:00:131 120 120",
-                Lock::Byte(Some(120)),
+                FileLock::Byte(Some(120)),
                 Some(47),
             ),
             (
                 "2: POSIX  ADVISORY  WRITE 47 fe:00:131 123 123",
-                Lock::Byte(Some(120)),
+                FileLock::Byte(Some(120)),
                 None,
             ),
             (
                 "2: POSIX  ADVISORY  WRITE 47 fe:00:131 0 EOF",
-                Lock::Byte(Some(120)),
+                FileLock::Byte(Some(120)),
                 Some(47),
             ),
             (
                 "2: POSIX  ADVISORY  READ 47 fe:00:131 120 120",
-                Lock::Byte(None),
+                FileLock::Byte(None),
                 None,
             ),
             (
                 "2: POSIX  ADVISORY  WRITE 47 fe:00:131 9 9",
-                Lock::Byte(None),
+                FileLock::Byte(None),
                 Some(47),
             ),
             (
                 "3: OFDLCK ADVISORY  WRITE -1 fe:00:131 0 EOF",
-                Lock::Byte(None),
+                FileLock::Byte(None),
                 None,
             ),
-            ("", Lock::Whole, None),
+            ("", FileLock::Whole, None),
         ] {
             assert_eq!(holds(line, &file, lock), process, "{line}");
         }

@@ -37,7 +37,7 @@ pub(crate) struct Stamped {
 
 /// The outcome of a write whose answer is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum StampOutcome {
     TookEffect,
     DidNot,
     Unknown,
@@ -76,9 +76,9 @@ impl Stamped {
     }
 
     /// Returns the outcome of the write `id` that was made on top of `base`, as seen from this later state.
-    pub(crate) fn outcome(&self, id: &str, base: Option<&Stamped>) -> Outcome {
+    pub(crate) fn outcome(&self, id: &str, base: Option<&Stamped>) -> StampOutcome {
         if self.ids.iter().any(|seen| seen == id) {
-            return Outcome::TookEffect;
+            return StampOutcome::TookEffect;
         }
         // The list reaches back to the base and does not contain the write.
         let whole = match base.and_then(|base| base.ids.back()) {
@@ -86,9 +86,9 @@ impl Stamped {
             None => self.ids.len() < IDS,
         };
         if whole {
-            Outcome::DidNot
+            StampOutcome::DidNot
         } else {
-            Outcome::Unknown
+            StampOutcome::Unknown
         }
     }
 }
@@ -141,16 +141,16 @@ mod tests {
         let base = Stamped::default();
         let mut mine = base.clone();
         let id = mine.stamp().unwrap();
-        assert_eq!(mine.outcome(&id, Some(&base)), Outcome::TookEffect);
+        assert_eq!(mine.outcome(&id, Some(&base)), StampOutcome::TookEffect);
 
         let mut theirs = base.clone();
         theirs.stamp().unwrap();
-        assert_eq!(theirs.outcome(&id, Some(&base)), Outcome::DidNot);
+        assert_eq!(theirs.outcome(&id, Some(&base)), StampOutcome::DidNot);
         for _ in 0..IDS {
             theirs.stamp().unwrap();
         }
-        assert_eq!(theirs.outcome(&id, Some(&base)), Outcome::Unknown);
-        assert_eq!(theirs.outcome(&id, Some(&mine)), Outcome::Unknown);
+        assert_eq!(theirs.outcome(&id, Some(&base)), StampOutcome::Unknown);
+        assert_eq!(theirs.outcome(&id, Some(&mine)), StampOutcome::Unknown);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::conformance::frozen::{
 };
 use crate::conformance::race::{late_write_once, racing_holders};
 use crate::conformance::steps::{
-    Failure, Heard, KEY, Probe, admitted, authority, reads, rejected, repeated, stale, t,
+    Failure, KEY, Probe, RejectionRecorder, admitted, authority, reads, rejected, repeated, stale,
+    t,
 };
 use crate::conformance::{Habit, Report, Subject};
 use crate::fence::{Change, Write};
@@ -112,7 +113,10 @@ async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Res
 
 /// A refusal reaches the reporter of its pass. An admitted operation, and one that is refused for another reason, do not.
 async fn a_late_write_is_reported_once<S: Subject>(s: &S) -> Result<(), Failure> {
-    let (r, heard) = (Probe::fresh(s, "reported").await?, Heard::default());
+    let (r, heard) = (
+        Probe::fresh(s, "reported").await?,
+        RejectionRecorder::default(),
+    );
     let (old, new) = (t(33)?, t(34)?);
     let shown = |token| Pass::new(token).reporting_to(&heard);
     admitted(r.put(33, "old").await?)?;

@@ -4,7 +4,7 @@
 //!
 //! ```
 //! # use palisade_fence::conformance::{self, Habit, Subject};
-//! # use palisade_fence::{Limits, Result, Rule, memory};
+//! # use palisade_fence::{StoreLimits, Result, Rule, memory};
 //! struct Memory(memory::Store);
 //!
 //! impl Subject for Memory {
@@ -15,7 +15,7 @@
 //! }
 //!
 //! # async fn test() {
-//! let store = memory::Store::new(Rule::CLAIM, Limits::DEFAULT);
+//! let store = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT);
 //! conformance::run(&Memory(store), Habit::CLAIM).await.assert_passed();
 //! # }
 //! ```

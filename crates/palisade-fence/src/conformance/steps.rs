@@ -12,15 +12,15 @@ use crate::fence::{Change, Fence, Write};
 
 /// Keeps what is reported: the refused token, the highest one, and the operation.
 #[derive(Debug, Default)]
-pub(super) struct Heard(Mutex<Vec<(u64, u64, String)>>);
+pub(super) struct RejectionRecorder(Mutex<Vec<(u64, u64, String)>>);
 
-impl Heard {
+impl RejectionRecorder {
     pub(super) fn take(&self) -> Vec<(u64, u64, String)> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Reporter for Heard {
+impl Reporter for RejectionRecorder {
     fn late(&self, write: &Late<'_>) {
         let (token, highest) = (write.token.get(), write.highest.get());
         let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,7 +10,7 @@ use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
 use crate::guard_row::Numbered;
-use crate::stamped::{ATTEMPTS, Outcome, Stamped, back_off, contended};
+use crate::stamped::{ATTEMPTS, StampOutcome, Stamped, back_off, contended};
 
 /// An operation at a fence.
 #[derive(Clone, Copy, Debug)]
@@ -109,16 +109,16 @@ pub(super) async fn carry_out(
             pending = Some((id, stamped));
             continue;
         }
-        let outcome = now.fence.as_ref().map_or(Outcome::Unknown, |now| {
+        let outcome = now.fence.as_ref().map_or(StampOutcome::Unknown, |now| {
             now.outcome(&id, seen.fence.as_ref())
         });
         match outcome {
-            Outcome::TookEffect => return Ok(Admitted::new(seen, highest)),
-            Outcome::Unknown => {
+            StampOutcome::TookEffect => return Ok(Admitted::new(seen, highest)),
+            StampOutcome::Unknown => {
                 let text = "unknown outcome: the write may have taken effect; repeat it with its sequence number";
                 return Err(Error::UnknownOutcome(text.to_owned()));
             }
-            Outcome::DidNot => seen = now,
+            StampOutcome::DidNot => seen = now,
         }
     }
     Err(contended())

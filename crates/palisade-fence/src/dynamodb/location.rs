@@ -7,7 +7,7 @@ use palisade_core::fence::{FenceRecord, Rearm};
 
 use super::{Attributes, FENCE};
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard_row::Corrupt;
+use crate::guard_row::CorruptRow;
 use crate::stamped::{ATTEMPTS, Stamped, back_off, contended};
 
 /// The prefix of the resource's name in the partition key, so that guard items can share a table with others.
@@ -179,7 +179,7 @@ impl Location {
         }
     }
 
-    pub(super) fn or_damaged<T>(&self, read: Result<T, Corrupt>) -> Result<T> {
+    pub(super) fn or_damaged<T>(&self, read: Result<T, CorruptRow>) -> Result<T> {
         read.map_err(|corrupt| self.damaged(corrupt.to_string()))
     }
 

@@ -13,12 +13,12 @@ use rustix::io::Errno;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A callback that runs just before every step, so that a crash test can end the process there.
-pub type Watch = Arc<dyn Fn(&'static str) + Send + Sync>;
+pub type StepHook = Arc<dyn Fn(&'static str) + Send + Sync>;
 
 /// A folder that is held open: renaming it, or changing a symbolic link on the way, does not redirect it.
-pub(super) struct Disk {
+pub(super) struct OpenFolder {
     dir: OwnedFd,
-    watch: Option<Watch>,
+    watch: Option<StepHook>,
 }
 
 const FLAGS: OFlags = OFlags::NOFOLLOW
@@ -28,18 +28,18 @@ const FLAGS: OFlags = OFlags::NOFOLLOW
 /// The permissions with which `open` creates files, reduced by the process's umask.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
 
-impl Disk {
-    pub(super) fn open(path: &Path) -> Result<Disk> {
+impl OpenFolder {
+    pub(super) fn open(path: &Path) -> Result<OpenFolder> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = fs::open(path, flags, Mode::empty());
-        Ok(Disk {
+        Ok(OpenFolder {
             dir: dir.map_err(at("open folder", &path.display().to_string()))?,
             watch: None,
         })
     }
 
-    pub(super) fn watched(self, watch: Watch) -> Disk {
-        Disk {
+    pub(super) fn watched(self, watch: StepHook) -> OpenFolder {
+        OpenFolder {
             watch: Some(watch),
             ..self
         }

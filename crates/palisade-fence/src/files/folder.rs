@@ -8,13 +8,13 @@ use palisade_core::fence::{
     FenceRecord, FenceState, Op, Pass, Rearm, Reject, Rule, Sequence, Verdict,
 };
 
-use super::disk::{Disk, Watch, bad_name};
+use super::disk::{OpenFolder, StepHook, bad_name};
 use super::locked::{LOCK, Locked, OWN, load};
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
 use crate::fence::{Change, Write};
-use crate::lock_holder::{Lock, LockHolder, holders, in_the_way};
+use crate::lock_holder::{FileLock, LockHolder, holders, in_the_way};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, digest};
 
@@ -24,7 +24,7 @@ use crate::objects::{Alter, digest};
 /// blocks for several disk syncs.
 #[derive(Clone)]
 pub struct Folder {
-    disk: Arc<Disk>,
+    disk: Arc<OpenFolder>,
     name: Arc<str>,
     rule: Rule,
     patience: Duration,
@@ -45,7 +45,7 @@ impl Folder {
     pub fn open(path: impl AsRef<Path>) -> Result<Folder> {
         let path = path.as_ref();
         Ok(Folder {
-            disk: Arc::new(Disk::open(path)?),
+            disk: Arc::new(OpenFolder::open(path)?),
             name: path.display().to_string().into(),
             rule: Rule::CLAIM,
             patience: Folder::PATIENCE,
@@ -69,9 +69,9 @@ impl Folder {
     /// # Errors
     /// As [`Folder::open`].
     #[doc(hidden)]
-    pub fn watched(path: impl AsRef<Path>, watch: Watch) -> Result<Folder> {
+    pub fn watched(path: impl AsRef<Path>, watch: StepHook) -> Result<Folder> {
         let folder = Folder::open(&path)?;
-        let disk = Disk::open(path.as_ref())?.watched(watch);
+        let disk = OpenFolder::open(path.as_ref())?.watched(watch);
         Ok(Folder {
             disk: Arc::new(disk),
             ..folder
@@ -217,7 +217,7 @@ impl Folder {
     /// it.
     pub(super) fn holders(&self) -> Vec<LockHolder> {
         let lock = self.disk.status(LOCK);
-        lock.map_or_else(Vec::new, |lock| holders(&lock, Lock::Whole))
+        lock.map_or_else(Vec::new, |lock| holders(&lock, FileLock::Whole))
     }
 
     /// Carries out an admitted operation; `None` from it means that there was nothing to change.

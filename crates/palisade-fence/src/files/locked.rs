@@ -15,8 +15,8 @@ use std::os::fd::OwnedFd;
 
 use palisade_core::fence::{FenceRecord, FenceState, Op, Pass, Rule, Verdict};
 
-use super::disk::{Disk, bad_name};
-use super::sidecar::{Effect, LastFile, Pending, Sidecar};
+use super::disk::{OpenFolder, bad_name};
+use super::sidecar::{Effect, LastFile, PendingWrite, Sidecar};
 use crate::error::{Error, Result};
 use crate::objects::Alter;
 
@@ -32,7 +32,7 @@ fn staged(revision: u64) -> String {
 }
 
 /// Reads the state of a folder, if it has one.
-pub(super) fn load(disk: &Disk, folder: &str) -> Result<Option<Sidecar>> {
+pub(super) fn load(disk: &OpenFolder, folder: &str) -> Result<Option<Sidecar>> {
     let Some(bytes) = disk.read(SIDECAR)? else {
         return Ok(None);
     };
@@ -44,7 +44,7 @@ pub(super) fn load(disk: &Disk, folder: &str) -> Result<Option<Sidecar>> {
 
 /// A folder while its lock is held.
 pub(super) struct Locked<'a> {
-    disk: &'a Disk,
+    disk: &'a OpenFolder,
     _lock: OwnedFd,
     held: Sidecar,
 }
@@ -52,7 +52,7 @@ pub(super) struct Locked<'a> {
 impl<'a> Locked<'a> {
     /// Takes over the lock, completes a write that a crash interrupted, and checks that the folder is as the fence
     /// left it.
-    pub(super) fn enter(disk: &'a Disk, lock: OwnedFd, folder: &str) -> Result<Locked<'a>> {
+    pub(super) fn enter(disk: &'a OpenFolder, lock: OwnedFd, folder: &str) -> Result<Locked<'a>> {
         let held = match load(disk, folder)? {
             Some(sidecar) => sidecar,
             None if is_empty(disk)? => Sidecar::default(),
@@ -73,7 +73,7 @@ impl<'a> Locked<'a> {
     }
 
     /// Takes over the lock for a re-arming: the state may be lost, damaged or changed.
-    pub(super) fn enter_for_rearm(disk: &'a Disk, lock: OwnedFd) -> Result<Locked<'a>> {
+    pub(super) fn enter_for_rearm(disk: &'a OpenFolder, lock: OwnedFd) -> Result<Locked<'a>> {
         let held = disk.read(SIDECAR)?;
         let held = held.and_then(|bytes| Sidecar::decode(&bytes).ok());
         let locked = Locked {
@@ -158,7 +158,7 @@ impl<'a> Locked<'a> {
             return Err(error);
         }
         self.replace(Sidecar {
-            pending: Some(Pending {
+            pending: Some(PendingWrite {
                 name: name.to_owned(),
                 effect,
             }),
@@ -199,7 +199,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    fn carry_out(&self, pending: &Pending, stage: &str) -> Result<()> {
+    fn carry_out(&self, pending: &PendingWrite, stage: &str) -> Result<()> {
         let (disk, name) = (self.disk, &pending.name);
         match pending.effect {
             Effect::Put => {
@@ -241,6 +241,6 @@ impl<'a> Locked<'a> {
     }
 }
 
-fn is_empty(disk: &Disk) -> Result<bool> {
+fn is_empty(disk: &OpenFolder) -> Result<bool> {
     Ok(disk.names()?.iter().all(|name| name.starts_with(OWN)))
 }

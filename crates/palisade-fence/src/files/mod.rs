@@ -71,7 +71,7 @@ mod sidecar;
 mod tasks;
 
 #[doc(hidden)]
-pub use disk::Watch;
+pub use disk::StepHook;
 pub use folder::Folder;
 pub use operator::Root;
 pub use tasks::AsyncFolder;

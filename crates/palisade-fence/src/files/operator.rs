@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use palisade_core::fence::{FenceState, Rearm};
 
-use super::disk::{Disk, bad_name, failed};
+use super::disk::{OpenFolder, bad_name, failed};
 use super::folder::Folder;
 use crate::admin::{Admin, Listed};
 use crate::error::Result;
@@ -60,7 +60,7 @@ impl Admin for Root {
     }
 
     async fn list(&mut self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Listed>> {
-        let mut names = Disk::open(Path::new(&self.0))?.names()?;
+        let mut names = OpenFolder::open(Path::new(&self.0))?.names()?;
         names.retain(|name| name.starts_with(prefix) && after.is_none_or(|after| &**name > after));
         names.sort_unstable();
         let mut listed = Vec::new();

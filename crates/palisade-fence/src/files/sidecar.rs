@@ -22,13 +22,13 @@ pub(super) struct Sidecar {
     /// The number of writes of this file, which is part of the name of its staged file.
     pub(super) revision: u64,
     pub(super) fence: FenceRecord,
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Option<PendingWrite>,
     pub(super) last: Option<LastFile>,
 }
 
 /// A write that is decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pending {
+pub(super) struct PendingWrite {
     pub(super) name: String,
     pub(super) effect: Effect,
 }
@@ -63,7 +63,7 @@ impl Sidecar {
         let pending = self
             .pending
             .as_ref()
-            .map(|Pending { name, effect }| match effect {
+            .map(|PendingWrite { name, effect }| match effect {
                 Effect::Put => format!("put {name}"),
                 Effect::Append(offset) => format!("append {offset} {name}"),
                 Effect::Delete => format!("delete {name}"),
@@ -99,7 +99,7 @@ impl Sidecar {
         if sum != format!("sum {:08x}\n", crc32fast::hash(body.as_bytes())) {
             return Err("the sum is wrong".to_owned());
         }
-        let mut line = |name: &'static str| Line::next(&mut lines, name);
+        let mut line = |name: &'static str| LineRest::next(&mut lines, name);
         let revision = line("revision")?.number()?;
         let token = line("token")?.read(|text| Token::new(text.parse().ok()?).ok())?;
         let written = line("written")?.read(|text| match text {
@@ -130,18 +130,18 @@ impl Sidecar {
 }
 
 /// The rest of a line after its name.
-struct Line<'a> {
+struct LineRest<'a> {
     name: &'static str,
     text: &'a str,
 }
 
-impl<'a> Line<'a> {
-    fn next(lines: &mut std::str::Lines<'a>, name: &'static str) -> Result<Line<'a>, String> {
+impl<'a> LineRest<'a> {
+    fn next(lines: &mut std::str::Lines<'a>, name: &'static str) -> Result<LineRest<'a>, String> {
         let text = lines
             .next()
             .and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let text = text.ok_or_else(|| format!("no line {name:?} where it belongs"))?;
-        Ok(Line { name, text })
+        Ok(LineRest { name, text })
     }
 
     /// Parses the rest; an empty rest means that there is no value.
@@ -160,13 +160,13 @@ impl<'a> Line<'a> {
     }
 }
 
-fn pending(text: &str) -> Option<Pending> {
+fn pending(text: &str) -> Option<PendingWrite> {
     let (how, rest) = text.split_once(' ')?;
     let (effect, name) = match how {
         "put" => (Effect::Put, rest),
         "append" => {
             let left = left(rest)?;
-            return Some(Pending {
+            return Some(PendingWrite {
                 name: left.name,
                 effect: Effect::Append(left.length),
             });
@@ -174,7 +174,7 @@ fn pending(text: &str) -> Option<Pending> {
         "delete" => (Effect::Delete, rest),
         _ => return None,
     };
-    Some(Pending {
+    Some(PendingWrite {
         name: name.to_owned(),
         effect,
     })
@@ -217,7 +217,7 @@ mod tests {
                 digest: Some(u64::MAX),
                 ..state.into()
             },
-            pending: Some(Pending {
+            pending: Some(PendingWrite {
                 name: "a file 5".to_owned(),
                 effect: Effect::Append(120),
             }),
@@ -242,7 +242,7 @@ mod tests {
         for effect in [Effect::Put, Effect::Delete] {
             let name = "x".to_owned();
             seen.push(Sidecar {
-                pending: Some(Pending { name, effect }),
+                pending: Some(PendingWrite { name, effect }),
                 ..full()
             });
         }

@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode};
 use palisade_core::Token;
 use serde_json::json;
 
-use crate::http::outcome::End;
+use crate::http::outcome::WriteEnd;
 use crate::http::{Problem, REPEAT_HEADER};
 
 /// Returns the answer to a claim.
@@ -22,12 +22,12 @@ pub(super) fn claimed(highest: Option<Token>, grpc: bool) -> Response {
 /// Returns the answer to a write that was already sent; the service does not get it again. The reply message of a gRPC
 /// call is not stored, so its caller gets `ALREADY_EXISTS`.
 pub(super) fn repeated(
-    end: Option<End>,
+    end: Option<WriteEnd>,
     highest: Option<Token>,
     grpc: bool,
 ) -> Result<Response, Problem> {
     match end {
-        Some(End::Answered(status)) => {
+        Some(WriteEnd::Answered(status)) => {
             let mut response = if grpc {
                 status_only("6")
             } else {
@@ -38,7 +38,7 @@ pub(super) fn repeated(
             Ok(response)
         }
         // The caller passes a write on that was never sent.
-        Some(End::NotSent) | None => Err(Problem::unknown_outcome(
+        Some(WriteEnd::NotSent) | None => Err(Problem::unknown_outcome(
             "this write was already sent and its outcome is not known: read, then write with the next number",
         )),
     }

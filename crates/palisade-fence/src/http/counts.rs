@@ -11,7 +11,7 @@ pub struct Counts {
     pub passed: u64,
     /// Requests refused before they were judged, by reason: a bad header or spelling, no route, no token.
     /// `unavailable` counts requests for which older writes did not end in time or there was no memory.
-    pub refused: audit::Counts,
+    pub refused: audit::RejectionCounts,
     /// Writes whose end was not seen.
     pub unknown: u64,
     /// Writes that have the permit of a lane now: in progress, or settling.

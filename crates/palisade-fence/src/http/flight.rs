@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use crate::http::counts::Counters;
 use crate::http::lane::{LanePermit, LastWrite};
-use crate::http::outcome::End;
+use crate::http::outcome::WriteEnd;
 
 /// An admitted write in progress. It keeps the permit of its lane until its end is seen or, if that does not
 /// happen, for the settling time after it was given up.
@@ -44,7 +44,7 @@ impl Flight {
     }
 
     /// Records the end that was seen, and leaves the lane.
-    pub(super) fn ended(mut self, end: End) {
+    pub(super) fn ended(mut self, end: WriteEnd) {
         if let Some(mut permit) = self.permit.take() {
             permit.record(self.number.map(|(token, sequence)| LastWrite {
                 token,

@@ -15,19 +15,19 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, watch};
 use tokio::time::timeout;
 
-use crate::http::outcome::End;
+use crate::http::outcome::WriteEnd;
 use crate::name::ResourceId;
 
 /// A lane for every resource that was requested.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    lanes: Mutex<HashMap<ResourceId, Arc<Lane>>>,
+    lanes: Mutex<HashMap<ResourceId, Arc<ResourceLane>>>,
     /// Whether the writes of the previous process have ended.
     settled: watch::Receiver<bool>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct ResourceLane {
     /// The highest token known to be admitted, 0 before the first. It may be below the mark, never above.
     highest: AtomicU64,
     /// One request at a time waits for exclusive access, so that the others then see the token it has raised.
@@ -42,7 +42,7 @@ pub(super) struct LastWrite {
     pub(super) token: Token,
     pub(super) sequence: Sequence,
     /// `None` if it is not known.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<WriteEnd>,
 }
 
 /// The permit of a request in a lane; dropping it leaves the lane.
@@ -73,7 +73,7 @@ impl Lanes {
         })
     }
 
-    pub(super) fn lane(&self, resource: &ResourceId) -> Arc<Lane> {
+    pub(super) fn lane(&self, resource: &ResourceId) -> Arc<ResourceLane> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         match lanes.get(resource) {
             Some(lane) => lane.clone(),
@@ -84,7 +84,7 @@ impl Lanes {
     /// Enters a lane: exclusively if `alone` returns true for the highest token, otherwise together with others.
     pub(super) async fn enter(
         &self,
-        lane: &Lane,
+        lane: &ResourceLane,
         wait: Duration,
         alone: impl Fn(Option<Token>) -> bool,
     ) -> Result<LanePermit, Busy> {
@@ -107,7 +107,7 @@ impl Lanes {
     /// Removes the lane of a resource where nothing was admitted, so that refused requests use no memory.
     pub(super) fn forget(&self, resource: &ResourceId) {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = |lane: &Arc<Lane>| {
+        let idle = |lane: &Arc<ResourceLane>| {
             // A permit refers to this lock, but not to the lane.
             Arc::strong_count(lane) == 1
                 && Arc::strong_count(&lane.last) == 1
@@ -119,7 +119,7 @@ impl Lanes {
     }
 }
 
-impl Lane {
+impl ResourceLane {
     pub(super) fn highest(&self) -> Option<Token> {
         Token::new(self.highest.load(Ordering::Acquire)).ok()
     }

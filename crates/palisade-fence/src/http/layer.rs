@@ -30,9 +30,9 @@ use crate::http::counts::Counters;
 use crate::http::fenced_request::{FencedRequest, RequestKind};
 use crate::http::fingerprint::fingerprint;
 use crate::http::flight::Flight;
-use crate::http::lane::{Lane, LanePermit, Lanes};
-use crate::http::marks::Act;
-use crate::http::outcome::End;
+use crate::http::lane::{LanePermit, Lanes, ResourceLane};
+use crate::http::marks::RequestEffect;
+use crate::http::outcome::WriteEnd;
 use crate::http::policy::BadPolicy;
 use crate::http::problem::is_grpc;
 use crate::http::relay::{Relay, before};
@@ -41,17 +41,17 @@ use crate::sequencer::Check;
 
 /// Puts a fence in front of a service. Clones, and the services that they create, share lanes and counts.
 #[derive(Debug)]
-pub struct FenceLayer<M, R>(Arc<Gate<M, R>>);
+pub struct FenceLayer<M, R>(Arc<LayerState<M, R>>);
 
 /// A service behind a fence.
 #[derive(Debug)]
 pub struct FenceService<S, M, R> {
     inner: S,
-    gate: Arc<Gate<M, R>>,
+    gate: Arc<LayerState<M, R>>,
 }
 
 #[derive(Debug)]
-struct Gate<M, R> {
+struct LayerState<M, R> {
     marks: M,
     resources: R,
     policy: Policy,
@@ -65,7 +65,7 @@ struct Gate<M, R> {
 }
 
 /// The next step for an admitted request.
-enum Admission {
+enum NextStep {
     /// The fence answers it.
     Answer(Response),
     /// It passes; no later request waits for it.
@@ -99,7 +99,7 @@ impl<M: Marks, R: Resources> FenceLayer<M, R> {
     ) -> Result<FenceLayer<M, R>, BadPolicy> {
         policy.check()?;
         let unsettled = (policy.start == Start::Unclean).then_some(policy.settle);
-        Ok(FenceLayer(Arc::new(Gate {
+        Ok(FenceLayer(Arc::new(LayerState {
             marks,
             resources,
             policy,
@@ -185,7 +185,7 @@ where
     }
 }
 
-impl<M: Marks, R: Resources> Gate<M, R> {
+impl<M: Marks, R: Resources> LayerState<M, R> {
     /// Judges a request, and passes it to the inner service at most once.
     async fn serve<F, E: Send + 'static>(
         &self,
@@ -209,14 +209,14 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             Err(problem) => return Ok(self.refused(&head, Some(&fenced), problem)),
         };
         match self.judge(&fenced, &head, &whole).await {
-            Ok(Admission::Answer(response)) => Ok(response),
-            Ok(Admission::Read) => service(Request::from_parts(head, body)).await,
-            Ok(Admission::Write(flight)) => {
+            Ok(NextStep::Answer(response)) => Ok(response),
+            Ok(NextStep::Read) => service(Request::from_parts(head, body)).await,
+            Ok(NextStep::Write(flight)) => {
                 let request = Request::from_parts(head, Body::from(whole.bytes.clone()));
                 self.carry_out(service, request, whole, flight).await
             }
-            Err(Refusal::Judged(problem)) => Ok(problem.answer(&head.headers)),
-            Err(Refusal::Unjudged(problem)) => Ok(self.refused(&head, Some(&fenced), problem)),
+            Err(NotPassed::Judged(problem)) => Ok(problem.answer(&head.headers)),
+            Err(NotPassed::Unjudged(problem)) => Ok(self.refused(&head, Some(&fenced), problem)),
         }
     }
 
@@ -259,13 +259,13 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         fenced: &FencedRequest,
         head: &Parts,
         body: &WriteBody,
-    ) -> Result<Admission, Refusal> {
+    ) -> Result<NextStep, NotPassed> {
         let act = match (fenced.kind, fenced.presented.sequence) {
-            (RequestKind::Write, None) => Act::Write(None),
+            (RequestKind::Write, None) => RequestEffect::Write(None),
             (RequestKind::Write, Some(sequence)) => {
-                Act::Write(Some((sequence, fingerprint(head, &body.bytes))))
+                RequestEffect::Write(Some((sequence, fingerprint(head, &body.bytes))))
             }
-            (RequestKind::Claim | RequestKind::Read, _) => Act::Claim,
+            (RequestKind::Claim | RequestKind::Read, _) => RequestEffect::Claim,
         };
         let lane = self.lanes.lane(&fenced.resource);
         let judged = self.judge_in(&lane, fenced, act, head).await;
@@ -279,17 +279,17 @@ impl<M: Marks, R: Resources> Gate<M, R> {
     /// Waits for the permit of the lane, and then judges the operation.
     async fn judge_in(
         &self,
-        lane: &Lane,
+        lane: &ResourceLane,
         fenced: &FencedRequest,
-        act: Act,
+        act: RequestEffect,
         head: &Parts,
-    ) -> Result<Admission, Refusal> {
+    ) -> Result<NextStep, NotPassed> {
         let (marks, grpc) = (&self.marks, is_grpc(&head.headers));
         if lane.highest().is_none() {
             let mark = marks.highest(&fenced.resource).await.map_err(refusal)?;
             lane.note(mark);
         }
-        let alone = matches!(act, Act::Write(Some(_)))
+        let alone = matches!(act, RequestEffect::Write(Some(_)))
             || fenced.kind == RequestKind::Write && self.policy.one_at_a_time;
         let wants_alone = |highest| match fenced.token() {
             // The marks reject it.
@@ -297,7 +297,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             token => alone || token > highest,
         };
         let permit = self.lanes.enter(lane, self.policy.wait, wants_alone).await;
-        let permit = permit.map_err(|_| Refusal::Unjudged(self.busy()))?;
+        let permit = permit.map_err(|_| NotPassed::Unjudged(self.busy()))?;
         let judged = marks.judge(&fenced.resource, fenced.presented.pass(), act);
         let admitted = judged.await.map_err(|error| {
             self.report(fenced, head, &error);
@@ -305,8 +305,8 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         })?;
         lane.note(fenced.token());
         match fenced.kind {
-            RequestKind::Claim => Ok(Admission::Answer(answer::claimed(admitted.highest, grpc))),
-            RequestKind::Read => Ok(Admission::Read),
+            RequestKind::Claim => Ok(NextStep::Answer(answer::claimed(admitted.highest, grpc))),
+            RequestKind::Read => Ok(NextStep::Read),
             RequestKind::Write => self.start(fenced, &admitted, permit, alone, grpc),
         }
     }
@@ -318,22 +318,22 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         permit: LanePermit,
         alone: bool,
         grpc: bool,
-    ) -> Result<Admission, Refusal> {
+    ) -> Result<NextStep, NotPassed> {
         let number = fenced.token().zip(fenced.presented.sequence);
         if admitted.repeat {
             let last = permit
                 .last()
                 .filter(|last| Some((last.token, last.sequence)) == number);
             let end = last.and_then(|last| last.end);
-            if end != Some(End::NotSent) {
+            if end != Some(WriteEnd::NotSent) {
                 return answer::repeated(end, admitted.highest, grpc)
-                    .map(Admission::Answer)
-                    .map_err(Refusal::Judged);
+                    .map(NextStep::Answer)
+                    .map_err(NotPassed::Judged);
             }
         }
         let permit = if alone { permit } else { permit.shared() };
         let (settle, counters) = (self.policy.settle, self.counters.clone());
-        Ok(Admission::Write(Flight::start(
+        Ok(NextStep::Write(Flight::start(
             permit, number, settle, counters,
         )))
     }
@@ -384,10 +384,10 @@ impl<M: Marks, R: Resources> Gate<M, R> {
                 None => return drop(answer.send(Ok(cut_off(&policy).answer_as(grpc)))),
             };
             drop(whole);
-            let Some(end) = End::of(&response, policy.answers_for_itself) else {
+            let Some(end) = WriteEnd::of(&response, policy.answers_for_itself) else {
                 return drop(answer.send(Ok(response)));
             };
-            if end == End::NotSent || response.body().is_end_stream() {
+            if end == WriteEnd::NotSent || response.body().is_end_stream() {
                 flight.ended(end);
                 return drop(answer.send(Ok(response)));
             }
@@ -411,17 +411,17 @@ impl<M: Marks, R: Resources> Gate<M, R> {
 }
 
 /// The reason why a request does not pass.
-enum Refusal {
+enum NotPassed {
     /// The marks rejected it and recorded that.
     Judged(Problem),
     /// It was refused before it was judged, and still has to be recorded.
     Unjudged(Problem),
 }
 
-fn refusal(error: Error) -> Refusal {
+fn refusal(error: Error) -> NotPassed {
     match error.rejected() {
-        Some(_) => Refusal::Judged(error.into()),
-        None => Refusal::Unjudged(error.into()),
+        Some(_) => NotPassed::Judged(error.into()),
+        None => NotPassed::Unjudged(error.into()),
     }
 }
 

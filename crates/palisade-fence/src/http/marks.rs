@@ -23,7 +23,7 @@ pub trait Marks: Clone + Send + Sync + 'static {
         &self,
         resource: &ResourceId,
         pass: Option<Pass<'_>>,
-        act: Act,
+        act: RequestEffect,
     ) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
     /// Returns the highest token at a resource.
@@ -32,21 +32,21 @@ pub trait Marks: Clone + Send + Sync + 'static {
 
 /// The effect of a request on the service behind the fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum RequestEffect {
     /// No effect, or a read: it raises the fence.
     Claim,
     /// A write, with its number and digest, if it is numbered.
     Write(Option<(Sequence, u64)>),
 }
 
-fn request(resource: &ResourceId, pass: Option<Pass<'_>>, act: Act) -> Request {
+fn request(resource: &ResourceId, pass: Option<Pass<'_>>, act: RequestEffect) -> Request {
     let numbered = |(sequence, digest)| Numbered { sequence, digest };
     Request {
         resource: resource.clone(),
         by: pass.map(Into::into),
         operation: match act {
-            Act::Claim => Operation::Claim,
-            Act::Write(number) => Operation::Effect(number.map(numbered)),
+            RequestEffect::Claim => Operation::Claim,
+            RequestEffect::Write(number) => Operation::Effect(number.map(numbered)),
         },
     }
 }
@@ -56,7 +56,7 @@ impl Marks for memory::Store {
         &self,
         resource: &ResourceId,
         pass: Option<Pass<'_>>,
-        act: Act,
+        act: RequestEffect,
     ) -> Result<Admitted<()>> {
         let judged = self.carry_out(request(resource, pass, act))?;
         Ok(judged.map(|_| ()))
@@ -74,7 +74,7 @@ impl Marks for crate::store::Store {
         &self,
         resource: &ResourceId,
         pass: Option<Pass<'_>>,
-        act: Act,
+        act: RequestEffect,
     ) -> Result<Admitted<()>> {
         let judged = self.submit(request(resource, pass, act)).await?;
         Ok(judged.map(|_| ()))

@@ -84,8 +84,8 @@ pub use headers::{
     authority_header, sequencer_header, token_header,
 };
 pub use layer::{FenceLayer, FenceService};
-pub use marks::{Act, Marks};
-pub use outcome::Outcome;
+pub use marks::{Marks, RequestEffect};
+pub use outcome::UpstreamOutcome;
 pub use policy::{BadPolicy, Policy, Start, Tokenless};
 pub use problem::{Problem, Refused};
 pub use route::{BadRoute, Resources, Routes, Target};

@@ -7,7 +7,7 @@ use http::StatusCode;
 /// A response without it ends the request, unless it has one of the statuses of
 /// [`Policy::answers_for_itself`](crate::http::Policy::answers_for_itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum UpstreamOutcome {
     /// The request was never sent: it cannot take effect.
     NotSent,
     /// It was sent, and its end will not be seen.
@@ -16,23 +16,23 @@ pub enum Outcome {
 
 /// The outcome of a write that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum WriteEnd {
     Answered(StatusCode),
     NotSent,
 }
 
-impl End {
+impl WriteEnd {
     /// Returns how a write with this answer ended; `None` if it may continue.
-    pub(super) fn of(response: &Response, answers_for_itself: bool) -> Option<End> {
+    pub(super) fn of(response: &Response, answers_for_itself: bool) -> Option<WriteEnd> {
         let status = response.status();
-        match response.extensions().get::<Outcome>() {
-            Some(Outcome::NotSent) => Some(End::NotSent),
-            Some(Outcome::Unknown) => None,
-            None if answers_for_itself => Some(End::Answered(status)),
+        match response.extensions().get::<UpstreamOutcome>() {
+            Some(UpstreamOutcome::NotSent) => Some(WriteEnd::NotSent),
+            Some(UpstreamOutcome::Unknown) => None,
+            None if answers_for_itself => Some(WriteEnd::Answered(status)),
             // The statuses of proxies for a request on which the service may still work.
             None => match status.as_u16() {
                 408 | 499 | 502..=504 | 520..=530 => None,
-                _ => Some(End::Answered(status)),
+                _ => Some(WriteEnd::Answered(status)),
             },
         }
     }

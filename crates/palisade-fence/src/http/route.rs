@@ -95,7 +95,7 @@ pub struct Routes {
 #[derive(Clone, Debug)]
 struct Route {
     prefix: Vec<Segment>,
-    name: Vec<Piece>,
+    name: Vec<RoutePiece>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ enum Segment {
 }
 
 #[derive(Clone, Debug)]
-enum Piece {
+enum RoutePiece {
     Text(String),
     /// The segment of the path at this index.
     Segment(usize),
@@ -242,9 +242,9 @@ impl Route {
     }
 
     fn name(&self, segments: &[String]) -> String {
-        let text = |piece: &Piece| match piece {
-            Piece::Text(text) => text.clone(),
-            Piece::Segment(at) => segments.get(*at).cloned().unwrap_or_default(),
+        let text = |piece: &RoutePiece| match piece {
+            RoutePiece::Text(text) => text.clone(),
+            RoutePiece::Segment(at) => segments.get(*at).cloned().unwrap_or_default(),
         };
         self.name.iter().map(text).collect()
     }
@@ -295,7 +295,7 @@ impl Segment {
     }
 }
 
-fn pieces(name: &str, prefix: &[Segment]) -> Result<Vec<Piece>, String> {
+fn pieces(name: &str, prefix: &[Segment]) -> Result<Vec<RoutePiece>, String> {
     let (mut pieces, mut rest) = (Vec::new(), name);
     while let Some((text, after)) = rest.split_once('{') {
         let (placeholder, after) = after
@@ -305,14 +305,14 @@ fn pieces(name: &str, prefix: &[Segment]) -> Result<Vec<Piece>, String> {
             |segment: &Segment| matches!(segment, Segment::Any(name, _) if name == placeholder);
         let at = prefix.iter().position(named);
         let at = at.ok_or(format!("the prefix has no {{{placeholder}}}"))?;
-        pieces.push(Piece::Text(text.to_owned()));
-        pieces.push(Piece::Segment(at));
+        pieces.push(RoutePiece::Text(text.to_owned()));
+        pieces.push(RoutePiece::Segment(at));
         rest = after;
     }
     if rest.contains('}') {
         return Err(format!("a '}}' without a '{{': {PLACEHOLDER}"));
     }
-    pieces.push(Piece::Text(rest.to_owned()));
+    pieces.push(RoutePiece::Text(rest.to_owned()));
     Ok(pieces)
 }
 

@@ -10,17 +10,19 @@ use crate::audit;
 use crate::error::Result;
 use crate::fence::{Change, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::{Bytes, Credentials, Limits, Operation, Plan, Request, Table, View};
+use crate::objects::{
+    Bytes, Credentials, Operation, Plan, Request, ResourceTable, StoreLimits, View,
+};
 
 /// The store of `palisade store` without the disk: resource → path → bytes.
 #[derive(Clone, Debug)]
-pub struct Store(Arc<Mutex<Table>>);
+pub struct Store(Arc<Mutex<ResourceTable>>);
 
 impl Store {
     /// Creates an empty store whose resources have this rule and these limits.
     #[must_use]
-    pub fn new(rule: Rule, limits: Limits) -> Store {
-        Store(Arc::new(Mutex::new(Table::new(rule, limits))))
+    pub fn new(rule: Rule, limits: StoreLimits) -> Store {
+        Store(Arc::new(Mutex::new(ResourceTable::new(rule, limits))))
     }
 
     /// Returns one resource.
@@ -63,7 +65,7 @@ impl Store {
     }
 
     /// Takes the lock. Only a bug in this module can panic under it, and only between two whole records.
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ResourceTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,7 +17,7 @@ use super::session::in_transaction;
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
-use crate::guard_row::Corrupt;
+use crate::guard_row::CorruptRow;
 use crate::sql::{bound, check_column, judge, valid_name};
 
 /// A table whose rows carry their token: `BIGINT NOT NULL DEFAULT 0`. Its engine must be InnoDB.
@@ -153,7 +153,7 @@ impl Column {
         let Some(mut row) = row else {
             return Err(rejected(key, pass, Reject::Missing));
         };
-        let column = number(&mut row, 0).map_err(|holds| Corrupt {
+        let column = number(&mut row, 0).map_err(|holds| CorruptRow {
             column: "last_fencing_token",
             holds,
         })?;

@@ -12,7 +12,7 @@ use crate::audit;
 use crate::error::{Error, Result};
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
-use crate::sql::{Answer, in_name_order, recordable};
+use crate::sql::{StatementError, in_name_order, recordable};
 
 // The procedures of sql/mysql/0004_procedures.sql.
 
@@ -123,9 +123,13 @@ impl Guard {
         ResourceId::new(resource)?;
         recordable(result, Guard::MAX_RESULT_BYTES)?;
         let arguments = (resource, int(token.get()), int(sequence.get()), result);
-        match tx.exec_drop(RECORD, arguments).await.map_err(Answer::from) {
+        match tx
+            .exec_drop(RECORD, arguments)
+            .await
+            .map_err(StatementError::from)
+        {
             Ok(()) => in_transaction(tx),
-            Err(Answer::Error(error)) if error.state() == Some(NOT_CLAIMED) => {
+            Err(StatementError::Error(error)) if error.state() == Some(NOT_CLAIMED) => {
                 Err(Error::Argument(format!(
                     "{resource}: the last write there is not number {sequence} of token {token}"
                 )))
@@ -206,11 +210,11 @@ impl Guard {
         match tx.exec_first(JUDGE, Params::Positional(arguments)).await {
             Ok(row) => Ok(admitted(pass.token, row)),
             Err(error) => match whole(tx, resource, error.into()).await {
-                Answer::Rejected { reject, .. } => {
+                StatementError::Rejected { reject, .. } => {
                     let pass = pass.doing(op.word());
                     Err(audit::reject(resource, Some(pass), reject))
                 }
-                Answer::Error(error) => Err(error),
+                StatementError::Error(error) => Err(error),
             },
         }
     }
@@ -230,10 +234,10 @@ fn admitted(token: Token, row: Option<Row>) -> Admitted<Option<Vec<u8>>> {
 }
 
 /// Completes the server's answer, because a message is too short for the full name to which the resource is bound.
-async fn whole(tx: &mut Transaction<'_>, resource: &str, answer: Answer) -> Answer {
+async fn whole(tx: &mut Transaction<'_>, resource: &str, answer: StatementError) -> StatementError {
     let state = match &answer {
-        Answer::Error(error) => error.state().unwrap_or_default(),
-        Answer::Rejected { .. } => return answer,
+        StatementError::Error(error) => error.state().unwrap_or_default(),
+        StatementError::Rejected { .. } => return answer,
     };
     let reject = match state {
         "PF005" | "PF006" => {
@@ -253,12 +257,12 @@ async fn whole(tx: &mut Transaction<'_>, resource: &str, answer: Answer) -> Answ
                     .ok()
             }
         }
-        "PF012" => return Answer::Error(Error::ReadBeforeClaim(resource.to_owned())),
-        "PF013" => return Answer::Error(Error::NoTransaction),
+        "PF012" => return StatementError::Error(Error::ReadBeforeClaim(resource.to_owned())),
+        "PF013" => return StatementError::Error(Error::NoTransaction),
         _ => None,
     };
     match reject {
-        Some(reject) => Answer::Rejected {
+        Some(reject) => StatementError::Rejected {
             resource: None,
             reject,
         },

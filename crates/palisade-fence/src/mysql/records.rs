@@ -12,7 +12,7 @@ use super::session::in_transaction;
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard_row::Corrupt;
+use crate::guard_row::CorruptRow;
 use crate::sql::{Strategy, bound, judge, valid_id};
 
 const CLAIM: &str = "UPDATE resource_records SET last_fencing_token = :token
@@ -142,7 +142,7 @@ impl Records {
         let stored = match row {
             None => None,
             Some(mut row) => {
-                let highest = number(&mut row, 0).map_err(|holds| Corrupt {
+                let highest = number(&mut row, 0).map_err(|holds| CorruptRow {
                     column: "last_fencing_token",
                     holds,
                 })?;

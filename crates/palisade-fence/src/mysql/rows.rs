@@ -5,7 +5,7 @@ use palisade_core::Token;
 use palisade_core::fence::{Reject, Sequence};
 
 use crate::error::{Error, ErrorKind};
-use crate::sql::{Answer, stale_token, unreachable};
+use crate::sql::{StatementError, stale_token, unreachable};
 
 /// The tables of the fence; if one of them is missing, the fence is not installed.
 const OURS: [&str; 2] = ["palisade_fence", "resource_records"];
@@ -69,14 +69,14 @@ fn reject(state: &str, message: &str) -> Option<Reject> {
     })
 }
 
-impl From<mysql_async::Error> for Answer {
-    fn from(error: mysql_async::Error) -> Answer {
+impl From<mysql_async::Error> for StatementError {
+    fn from(error: mysql_async::Error) -> StatementError {
         let mysql_async::Error::Server(error) = error else {
-            return Answer::Error(unreachable(error));
+            return StatementError::Error(unreachable(error));
         };
         if let Some(reject) = reject(&error.state, &error.message) {
             let resource = None;
-            return Answer::Rejected { resource, reject };
+            return StatementError::Rejected { resource, reject };
         }
         let is_missing = match error.code {
             NO_SUCH_TABLE => OURS.iter().any(|our| error.message.contains(our)),
@@ -84,7 +84,7 @@ impl From<mysql_async::Error> for Answer {
             _ => false,
         };
         if is_missing {
-            return Answer::Error(Error::NotInstalled(format!(
+            return StatementError::Error(Error::NotInstalled(format!(
                 "{}: it never was, or by an older version; run `palisade fence install mysql`, or the files of sql/mysql, \
                  which are `palisade_fence::mysql::MIGRATIONS`",
                 error.message
@@ -96,7 +96,7 @@ impl From<mysql_async::Error> for Answer {
         } else {
             ""
         };
-        Answer::Error(Error::Database {
+        StatementError::Error(Error::Database {
             state: if error.state.starts_with("PF") {
                 error.state.clone()
             } else {
@@ -116,7 +116,7 @@ impl From<mysql_async::Error> for Answer {
 /// If the fence rejected the statement, this records the rejection.
 impl From<mysql_async::Error> for Error {
     fn from(error: mysql_async::Error) -> Error {
-        Answer::from(error).into()
+        StatementError::from(error).into()
     }
 }
 

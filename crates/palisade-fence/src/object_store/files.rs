@@ -8,7 +8,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 use super::document::{Document, damaged};
 use crate::error::{Error, Result};
 use crate::name::ResourceId;
-use crate::stamped::{Outcome, fresh_id};
+use crate::stamped::{StampOutcome, fresh_id};
 
 const MANIFEST: &str = "fence.json";
 const SAME_PUT_TRIES: u32 = 5;
@@ -91,9 +91,9 @@ impl Files {
                 Some(now) if !base_is_there => {
                     let base = seen.map(|seen| &seen.document.fence);
                     return match now.document.fence.outcome(&id, base) {
-                        Outcome::TookEffect => Ok(true),
-                        Outcome::DidNot => Ok(false),
-                        Outcome::Unknown => Err(Error::UnknownOutcome(
+                        StampOutcome::TookEffect => Ok(true),
+                        StampOutcome::DidNot => Ok(false),
+                        StampOutcome::Unknown => Err(Error::UnknownOutcome(
                             "unknown outcome: the put may have taken effect; repeat it with its sequence number"
                                 .to_owned(),
                         )),

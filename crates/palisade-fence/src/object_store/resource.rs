@@ -10,7 +10,7 @@ use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
 use crate::fence::{Change, Fence, Write};
-use crate::guard_row::{Corrupt, GuardRow};
+use crate::guard_row::{CorruptRow, GuardRow};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, Operation};
 use crate::stamped::{ATTEMPTS, back_off, contended};
@@ -25,7 +25,7 @@ pub struct Resource {
 }
 
 /// The outcome of one read of the manifest.
-enum Attempt {
+enum ReadAttempt {
     Done(Admitted<Option<Vec<u8>>>),
     Again,
 }
@@ -44,8 +44,8 @@ impl Resource {
         for attempt in 0..ATTEMPTS {
             back_off(attempt).await?;
             match self.try_once(pass, &operation, &mut uploaded).await? {
-                Attempt::Done(admitted) => return Ok(admitted),
-                Attempt::Again => {}
+                ReadAttempt::Done(admitted) => return Ok(admitted),
+                ReadAttempt::Again => {}
             }
         }
         Err(contended())
@@ -56,7 +56,7 @@ impl Resource {
         pass: Option<Pass<'_>>,
         operation: &Operation,
         uploaded: &mut Option<String>,
-    ) -> Result<Attempt> {
+    ) -> Result<ReadAttempt> {
         let Some(seen) = self.files.load().await? else {
             return self.first(pass, operation.op()).await;
         };
@@ -64,7 +64,7 @@ impl Resource {
         let guard = &seen.document.fence.guard;
         match self.or_damaged(guard.decide(self.rule, pass, operation.op(), digest))? {
             Verdict::Admit(next) => self.admit(&seen, next, operation, pass, uploaded).await,
-            Verdict::Repeat => Ok(Attempt::Done(Admitted {
+            Verdict::Repeat => Ok(ReadAttempt::Done(Admitted {
                 value: None,
                 highest: self.or_damaged(guard.state())?.highest(),
                 repeat: true,
@@ -74,9 +74,9 @@ impl Resource {
     }
 
     /// Creates the manifest of a resource without one, with the claim in it, before any data is uploaded.
-    async fn first(&self, pass: Option<Pass<'_>>, asked: Op) -> Result<Attempt> {
+    async fn first(&self, pass: Option<Pass<'_>>, asked: Op) -> Result<ReadAttempt> {
         if self.appeared_meanwhile().await? {
-            return Ok(Attempt::Again);
+            return Ok(ReadAttempt::Again);
         }
         let mut document = Document::default();
         let op = match pass {
@@ -89,7 +89,7 @@ impl Resource {
             Verdict::Admit(None) | Verdict::Repeat => {}
         }
         self.files.replace_manifest(None, document).await?;
-        Ok(Attempt::Again)
+        Ok(ReadAttempt::Again)
     }
 
     /// Whether another client has created the manifest meanwhile; an error if there is data without it.
@@ -115,7 +115,7 @@ impl Resource {
         operation: &Operation,
         pass: Option<Pass<'_>>,
         uploaded: &mut Option<String>,
-    ) -> Result<Attempt> {
+    ) -> Result<ReadAttempt> {
         let mut document = seen.document.clone();
         let raises = next.is_some();
         if let Some(next) = next {
@@ -132,14 +132,14 @@ impl Resource {
         }
         let writes = matches!(operation, Operation::Write { .. });
         if (writes || raises) && !self.files.replace_manifest(Some(seen), document).await? {
-            return Ok(Attempt::Again);
+            return Ok(ReadAttempt::Again);
         }
         match operation {
             Operation::Read(path) => match self.fetch(&seen.document, path).await? {
-                Some(value) => Ok(Attempt::Done(Admitted::new(value, highest))),
-                None => Ok(Attempt::Again),
+                Some(value) => Ok(ReadAttempt::Done(Admitted::new(value, highest))),
+                None => Ok(ReadAttempt::Again),
             },
-            _ => Ok(Attempt::Done(Admitted::new(None, highest))),
+            _ => Ok(ReadAttempt::Done(Admitted::new(None, highest))),
         }
     }
 
@@ -210,7 +210,7 @@ impl Resource {
         Ok(None)
     }
 
-    fn or_damaged<T>(&self, read: Result<T, Corrupt>) -> Result<T> {
+    fn or_damaged<T>(&self, read: Result<T, CorruptRow>) -> Result<T> {
         read.map_err(|corrupt| damaged(&self.files.name, corrupt))
     }
 

@@ -29,7 +29,7 @@ pub(crate) use request::digest;
 pub(crate) use request::{Operation, Request};
 #[cfg(feature = "store")]
 pub(crate) use table::Record;
-pub(crate) use table::{Plan, Table};
+pub(crate) use table::{Plan, ResourceTable};
 
 use crate::name::ObjectPath;
 
@@ -38,24 +38,24 @@ pub(crate) type Bytes = Arc<Vec<u8>>;
 
 /// The limits of a store. An operation beyond one is an error that names it; nothing is truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct StoreLimits {
     /// The largest object in bytes.
     pub object_bytes: u64,
     /// The largest size of the whole store in bytes, including names and fences, because the store is in memory.
     pub total_bytes: u64,
 }
 
-impl Limits {
+impl StoreLimits {
     /// Objects up to 16 MiB, a store up to 1 GiB.
-    pub const DEFAULT: Limits = Limits {
+    pub const DEFAULT: StoreLimits = StoreLimits {
         object_bytes: 16 << 20,
         total_bytes: 1 << 30,
     };
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits::DEFAULT
+impl Default for StoreLimits {
+    fn default() -> StoreLimits {
+        StoreLimits::DEFAULT
     }
 }
 

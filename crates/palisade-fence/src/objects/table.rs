@@ -10,13 +10,13 @@ use crate::admin::Listed;
 use crate::error::{Error, Result};
 use crate::name::{ObjectPath, ResourceId};
 use crate::objects::request::{Alter, Credentials, Operation, Request};
-use crate::objects::{Bytes, Limits, StoredResource, View};
+use crate::objects::{Bytes, StoreLimits, StoredResource, View};
 
 /// Every resource of a store.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub(crate) struct ResourceTable {
     rule: Rule,
-    limits: Limits,
+    limits: StoreLimits,
     pub(super) resources: BTreeMap<ResourceId, StoredResource>,
     bytes: u64,
 }
@@ -47,9 +47,9 @@ impl Record {
     }
 }
 
-impl Table {
-    pub(crate) const fn new(rule: Rule, limits: Limits) -> Table {
-        Table {
+impl ResourceTable {
+    pub(crate) const fn new(rule: Rule, limits: StoreLimits) -> ResourceTable {
+        ResourceTable {
             rule,
             limits,
             resources: BTreeMap::new(),
@@ -192,7 +192,7 @@ impl Table {
     }
 }
 
-impl Table {
+impl ResourceTable {
     /// Returns a page of fences, in name order.
     pub(crate) fn fences(&self, prefix: &str, after: Option<&str>, limit: u32) -> Vec<Listed> {
         let found = self.list(prefix, after).take(limit as usize);
@@ -224,7 +224,7 @@ impl Table {
 
 /// The operations for the log of a store.
 #[cfg(any(feature = "store", test))]
-impl Table {
+impl ResourceTable {
     /// Returns the whole table, as records that reproduce it.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
         self.resources.iter().flat_map(|(name, resource)| {

@@ -5,8 +5,8 @@ use super::*;
 use crate::error::Result;
 use crate::name::ResourceId;
 
-fn table(limits: Limits) -> Table {
-    Table::new(Rule::CLAIM, limits)
+fn table(limits: StoreLimits) -> ResourceTable {
+    ResourceTable::new(Rule::CLAIM, limits)
 }
 
 fn request(token: u64, operation: Operation) -> Request {
@@ -26,11 +26,11 @@ fn write(token: u64, path: &str, alter: Alter, sequence: Option<u64>) -> Request
     )
 }
 
-fn refused(table: &mut Table, request: Request) -> String {
+fn refused(table: &mut ResourceTable, request: Request) -> String {
     run(table, request).unwrap_err().to_string()
 }
 
-fn run(table: &mut Table, request: Request) -> Result<String> {
+fn run(table: &mut ResourceTable, request: Request) -> Result<String> {
     Ok(match table.plan(request)? {
         Plan::Admit(record) => {
             table.apply(record);
@@ -41,7 +41,7 @@ fn run(table: &mut Table, request: Request) -> Result<String> {
     })
 }
 
-fn text(table: &Table, path: &str) -> Option<String> {
+fn text(table: &ResourceTable, path: &str) -> Option<String> {
     let object = table.object(
         &ResourceId::new("r").unwrap(),
         &ObjectPath::new(path).unwrap(),
@@ -59,7 +59,7 @@ fn append(bytes: &str) -> Alter {
 
 #[test]
 fn put_append_and_delete() {
-    let mut t = table(Limits::DEFAULT);
+    let mut t = table(StoreLimits::DEFAULT);
     assert_eq!(
         run(&mut t, write(1, "/f", append("a"), None)).unwrap(),
         "admit"
@@ -83,7 +83,7 @@ fn put_append_and_delete() {
 
 #[test]
 fn deleting_a_missing_object_is_rejected_and_raises_nothing() {
-    let mut t = table(Limits::DEFAULT);
+    let mut t = table(StoreLimits::DEFAULT);
     assert_eq!(
         run(&mut t, write(7, "/f", Alter::Delete, Some(1))).unwrap(),
         "missing"
@@ -93,7 +93,7 @@ fn deleting_a_missing_object_is_rejected_and_raises_nothing() {
 
 #[test]
 fn the_fence_outlives_the_last_object() {
-    let mut t = table(Limits::DEFAULT);
+    let mut t = table(StoreLimits::DEFAULT);
     let _ = run(&mut t, write(5, "/f", put("x"), None));
     let _ = run(&mut t, write(5, "/f", Alter::Delete, None));
     assert_eq!(
@@ -104,7 +104,7 @@ fn the_fence_outlives_the_last_object() {
 
 #[test]
 fn a_number_is_not_reused_for_another_write() {
-    let mut t = table(Limits::DEFAULT);
+    let mut t = table(StoreLimits::DEFAULT);
     assert_eq!(
         run(&mut t, write(1, "/f", append("a"), Some(1))).unwrap(),
         "admit"
@@ -137,7 +137,7 @@ fn a_number_is_not_reused_for_another_write() {
 
 #[test]
 fn limits_are_named_and_change_nothing() {
-    let mut t = table(Limits {
+    let mut t = table(StoreLimits {
         object_bytes: 4,
         total_bytes: 600,
     });
@@ -177,18 +177,18 @@ fn limits_are_named_and_change_nothing() {
 
 #[test]
 fn its_records_reproduce_it() {
-    let mut t = table(Limits::DEFAULT);
+    let mut t = table(StoreLimits::DEFAULT);
     let _ = run(&mut t, write(3, "/f", append("a"), Some(1)));
     let _ = run(&mut t, write(3, "/g", put("b"), None));
     let _ = run(&mut t, request(4, Operation::Claim));
-    let mut again = table(Limits::DEFAULT);
+    let mut again = table(StoreLimits::DEFAULT);
     t.records().for_each(|record| again.apply(record));
     assert_eq!((&t.resources, t.bytes()), (&again.resources, again.bytes()));
 }
 
 #[test]
 fn lists_by_prefix_in_name_order() {
-    let mut t = table(Limits::DEFAULT);
+    let mut t = table(StoreLimits::DEFAULT);
     for name in ["b", "a:1", "a:3", "a:2"] {
         let by = Some(Pass::new(Token::FIRST).into());
         let resource = ResourceId::new(name).unwrap();
@@ -215,8 +215,8 @@ fn lists_by_prefix_in_name_order() {
 /// Digest and number belong to the highest token; a newer token clears both.
 #[test]
 fn a_newer_token_clears_the_digest() {
-    let mut t = table(Limits::DEFAULT);
-    let digest = |t: &Table| t.records().find_map(|record| record.fence?.digest);
+    let mut t = table(StoreLimits::DEFAULT);
+    let digest = |t: &ResourceTable| t.records().find_map(|record| record.fence?.digest);
     for (request, kept) in [
         (write(1, "/f", put("a"), Some(7)), true),
         (write(1, "/f", put("b"), None), true),
@@ -230,7 +230,7 @@ fn a_newer_token_clears_the_digest() {
 /// Names that are one text when they are put together. Each resource has its mark and its objects.
 #[test]
 fn a_name_leads_to_no_other_mark() {
-    let mut t = table(Limits::DEFAULT);
+    let mut t = table(StoreLimits::DEFAULT);
     let places = [
         ("a", "/b/c"),
         ("a/b", "/c"),

@@ -6,11 +6,11 @@ use palisade_core::fence::{Reject, Sequence};
 use palisade_core::{AuthorityId, LockName, Token};
 
 use crate::error::{Error, ErrorKind};
-use crate::sql::{Answer, stale_token};
+use crate::sql::{StatementError, stale_token};
 
 /// The fields of a server's error.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct ErrorFields {
     pub(super) state: String,
     pub(super) message: String,
     pub(super) detail: Option<String>,
@@ -18,16 +18,19 @@ pub(super) struct Report {
     pub(super) constraint: Option<String>,
 }
 
-impl Report {
+impl ErrorFields {
     /// Reads the report; `source` is the driver's error.
-    pub(super) fn answer(self, source: impl error::Error + Send + Sync + 'static) -> Answer {
+    pub(super) fn answer(
+        self,
+        source: impl error::Error + Send + Sync + 'static,
+    ) -> StatementError {
         if let Some(reject) = self.reject() {
-            return Answer::Rejected {
+            return StatementError::Rejected {
                 resource: self.constraint,
                 reject,
             };
         }
-        Answer::Error(match self.state.as_str() {
+        StatementError::Error(match self.state.as_str() {
             "PF012" => Error::ReadBeforeClaim(self.constraint.unwrap_or_default()),
             _ if self.is_missing() => Error::NotInstalled(format!(
                 "{}; run `palisade fence install postgres`",

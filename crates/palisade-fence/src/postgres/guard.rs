@@ -9,7 +9,7 @@ use crate::audit;
 use crate::error::{Error, Result};
 use crate::guard_row::{GuardRow, Numbered, Recorded, bigint};
 use crate::name::ResourceId;
-use crate::sql::{Answer, in_name_order, recordable};
+use crate::sql::{StatementError, in_name_order, recordable};
 
 // The functions of sql/postgres/0004_functions.sql. Arguments: resource, token, authority, lock, strict, max_jump.
 
@@ -134,7 +134,7 @@ impl Guard {
         ];
         match tx.run(RECORD, &arguments).await {
             Ok(_) => Ok(()),
-            Err(Answer::Error(error)) if error.state() == Some(NOT_CLAIMED) => {
+            Err(StatementError::Error(error)) if error.state() == Some(NOT_CLAIMED) => {
                 Err(Error::Argument(format!(
                     "{resource}: the last write there is not number {sequence} of token {token}"
                 )))
@@ -169,13 +169,13 @@ impl Guard {
                 let last = claims.values().next_back();
                 Ok(Admitted::new((), last.map(|pass| pass.token)))
             }
-            Err(Answer::Rejected { resource, reject }) => {
+            Err(StatementError::Rejected { resource, reject }) => {
                 let resource = resource.unwrap_or_default();
                 let pass = claims.get(resource.as_str());
                 let pass = pass.map(|pass| pass.doing("claim"));
                 Err(audit::reject(&resource, pass, reject))
             }
-            Err(Answer::Error(error)) => Err(error),
+            Err(StatementError::Error(error)) => Err(error),
         }
     }
 
@@ -223,10 +223,10 @@ impl Guard {
         arguments.extend_from_slice(more);
         match tx.run(sql, &arguments).await {
             Ok(rows) => Ok(Admitted::new(rows, Some(pass.token))),
-            Err(Answer::Rejected { reject, .. }) => {
+            Err(StatementError::Rejected { reject, .. }) => {
                 Err(audit::reject(resource, Some(pass), reject))
             }
-            Err(Answer::Error(error)) => Err(error),
+            Err(StatementError::Error(error)) => Err(error),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use crate::sql::Answer;
+use crate::sql::StatementError;
 
 /// A transaction of the user, with any driver.
 ///
@@ -13,7 +13,7 @@ pub trait Session: Send + sealed::Drives {}
 impl<S: sealed::Drives + Send> Session for S {}
 
 pub(crate) mod sealed {
-    use super::{Answer, Arg, Future, Row};
+    use super::{Arg, Future, Row, StatementError};
 
     /// The driver's interface. It is sealed, because an implementation promises to be in a transaction.
     pub trait Drives {
@@ -23,7 +23,7 @@ pub(crate) mod sealed {
             &mut self,
             sql: &str,
             arguments: &[Arg<'_>],
-        ) -> impl Future<Output = Result<Vec<Row>, Answer>> + Send;
+        ) -> impl Future<Output = Result<Vec<Row>, StatementError>> + Send;
     }
 }
 

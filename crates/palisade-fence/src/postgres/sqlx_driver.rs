@@ -4,15 +4,15 @@ use sqlx::postgres::{PgArguments, PgConnection, PgDatabaseError, PgRow, Postgres
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Column as _, Connection as _, Row as _, Transaction, TypeInfo as _};
 
-use super::error::Report;
+use super::error::ErrorFields;
 use super::session::{Arg, Row, Value, sealed::Drives};
 use crate::error::Error;
-use crate::sql::{Answer, unreachable};
+use crate::sql::{StatementError, unreachable};
 
 impl Drives for PgConnection {
-    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Answer> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, StatementError> {
         if !self.is_in_transaction() {
-            return Err(Answer::Error(Error::NoTransaction));
+            return Err(StatementError::Error(Error::NoTransaction));
         }
         // Safe: the text is our own, and its identifiers were quoted by `identifier`.
         let query = sqlx::query::<Postgres>(AssertSqlSafe(sql));
@@ -23,7 +23,7 @@ impl Drives for PgConnection {
 }
 
 impl Drives for Transaction<'_, Postgres> {
-    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Answer> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, StatementError> {
         PgConnection::run(self, sql, arguments).await
     }
 }
@@ -40,7 +40,7 @@ fn bind<'q>(
     }
 }
 
-fn row(row: &PgRow) -> Result<Row, Answer> {
+fn row(row: &PgRow) -> Result<Row, StatementError> {
     let value = |column: &sqlx::postgres::PgColumn| {
         let at = column.ordinal();
         Ok(match column.type_info().name() {
@@ -50,14 +50,14 @@ fn row(row: &PgRow) -> Result<Row, Answer> {
         })
     };
     let values = row.columns().iter().map(value);
-    values.collect::<Result<_, Answer>>().map(Row)
+    values.collect::<Result<_, StatementError>>().map(Row)
 }
 
-impl From<sqlx::Error> for Answer {
-    fn from(error: sqlx::Error) -> Answer {
+impl From<sqlx::Error> for StatementError {
+    fn from(error: sqlx::Error) -> StatementError {
         let database = error.as_database_error();
         let report = database.and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
-        let report = report.map(|error| Report {
+        let report = report.map(|error| ErrorFields {
             state: error.code().to_owned(),
             message: error.message().to_owned(),
             detail: error.detail().map(str::to_owned),
@@ -66,7 +66,7 @@ impl From<sqlx::Error> for Answer {
         });
         match report {
             Some(report) => report.answer(error),
-            None => Answer::Error(unreachable(error)),
+            None => StatementError::Error(unreachable(error)),
         }
     }
 }
@@ -74,6 +74,6 @@ impl From<sqlx::Error> for Answer {
 /// If the fence rejected the statement, this records the rejection.
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Error {
-        Answer::from(error).into()
+        StatementError::from(error).into()
     }
 }

@@ -7,12 +7,12 @@ use tokio_postgres::{Client, Statement, Transaction};
 
 use super::guard::Guard;
 
-use super::error::Report;
+use super::error::ErrorFields;
 use super::session::{Arg, Row, Value, sealed::Drives};
 use crate::admitted::Admitted;
 use crate::error::Error;
 use crate::name::ResourceId;
-use crate::sql::{Answer, unreachable};
+use crate::sql::{StatementError, unreachable};
 
 impl Guard {
     /// Carries out one prepared statement under a claim, in a transaction of its own, in **one round trip**: BEGIN,
@@ -35,7 +35,7 @@ impl Guard {
         // From here on the claim is sent in any case: without it, the statement would run unfenced.
         ResourceId::new(resource)?;
         self.rule()?;
-        let mut pipeline = Pipeline(client);
+        let mut pipeline = Pipelined(client);
         // Each of them is sent when it is first polled, and they are polled in this order.
         let (begun, claimed, done, committed) = join4(
             client.batch_execute("BEGIN"),
@@ -53,10 +53,10 @@ impl Guard {
 }
 
 /// A connection on which BEGIN was sent before.
-struct Pipeline<'a>(&'a Client);
+struct Pipelined<'a>(&'a Client);
 
-impl Drives for Pipeline<'_> {
-    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Answer> {
+impl Drives for Pipelined<'_> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, StatementError> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = arguments.iter().map(typed).collect();
         let rows = self.0.query_typed(sql, &typed).await?;
         rows.iter().map(row).collect()
@@ -64,7 +64,7 @@ impl Drives for Pipeline<'_> {
 }
 
 impl Drives for Transaction<'_> {
-    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Answer> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, StatementError> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = arguments.iter().map(typed).collect();
         // The types are given, so the statement is not prepared first, which would cost another round trip.
         let rows = self.query_typed(sql, &typed).await?;
@@ -81,7 +81,7 @@ fn typed<'a>(argument: &'a Arg<'_>) -> (&'a (dyn ToSql + Sync), Type) {
     }
 }
 
-fn row(row: &tokio_postgres::Row) -> Result<Row, Answer> {
+fn row(row: &tokio_postgres::Row) -> Result<Row, StatementError> {
     let value = |(at, column): (usize, &tokio_postgres::Column)| {
         Ok(match *column.type_() {
             Type::INT8 => Value::Int(row.try_get(at)?),
@@ -90,13 +90,13 @@ fn row(row: &tokio_postgres::Row) -> Result<Row, Answer> {
         })
     };
     let values = row.columns().iter().enumerate().map(value);
-    values.collect::<Result<_, Answer>>().map(Row)
+    values.collect::<Result<_, StatementError>>().map(Row)
 }
 
-impl From<tokio_postgres::Error> for Answer {
-    fn from(error: tokio_postgres::Error) -> Answer {
+impl From<tokio_postgres::Error> for StatementError {
+    fn from(error: tokio_postgres::Error) -> StatementError {
         let report = error.as_db_error();
-        let report = report.map(|error| Report {
+        let report = report.map(|error| ErrorFields {
             state: error.code().code().to_owned(),
             message: error.message().to_owned(),
             detail: error.detail().map(str::to_owned),
@@ -105,7 +105,7 @@ impl From<tokio_postgres::Error> for Answer {
         });
         match report {
             Some(report) => report.answer(error),
-            None => Answer::Error(unreachable(error)),
+            None => StatementError::Error(unreachable(error)),
         }
     }
 }
@@ -113,6 +113,6 @@ impl From<tokio_postgres::Error> for Answer {
 /// If the fence rejected the statement, this records the rejection.
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Error {
-        Answer::from(error).into()
+        StatementError::from(error).into()
     }
 }

@@ -11,18 +11,18 @@ use crate::error::{Error, Result};
 const FENCE: &str = include_str!("fence.lua");
 
 /// The fence's script without a script of the user.
-pub(super) static PLAIN: LazyLock<Text> = LazyLock::new(|| Text::new(FENCE.to_owned()));
+pub(super) static PLAIN: LazyLock<ScriptText> = LazyLock::new(|| ScriptText::new(FENCE.to_owned()));
 
 /// The script that re-arms a fence.
-pub(super) static REARM: LazyLock<Text> =
-    LazyLock::new(|| Text::new(include_str!("rearm.lua").to_owned()));
+pub(super) static REARM: LazyLock<ScriptText> =
+    LazyLock::new(|| ScriptText::new(include_str!("rearm.lua").to_owned()));
 
 /// A script of the user, guarded by the fence: it runs after the check, in the same step.
 ///
 /// It is written like any script for `EVAL`, with its own `KEYS` and `ARGV`. Keep the value: after the first
 /// call the server knows the script by its hash.
 #[derive(Clone, Debug)]
-pub struct Script(pub(super) Text);
+pub struct Script(pub(super) ScriptText);
 
 impl Script {
     /// Takes a script of the user.
@@ -37,7 +37,7 @@ impl Script {
                     .to_owned(),
             ))
         } else {
-            Ok(Script(Text::new(with(lua))))
+            Ok(Script(ScriptText::new(with(lua))))
         }
     }
 }
@@ -48,15 +48,15 @@ fn with(lua: &str) -> String {
 
 /// A script text that the server may already know.
 #[derive(Clone, Debug)]
-pub(super) struct Text {
+pub(super) struct ScriptText {
     lua: String,
     hash: String,
 }
 
-impl Text {
-    fn new(lua: String) -> Text {
+impl ScriptText {
+    fn new(lua: String) -> ScriptText {
         let hash = redis::Script::new(&lua).get_hash().to_owned();
-        Text { lua, hash }
+        ScriptText { lua, hash }
     }
 
     /// Runs the script by its hash, or with its text if the server does not know it (any more).
@@ -119,7 +119,7 @@ impl Effect<'_> {
 
     /// A checksum of the whole content, each part with its length. It detects a caller's mistake, not an
     /// attack.
-    fn digest(&self, text: &Text) -> u64 {
+    fn digest(&self, text: &ScriptText) -> u64 {
         let mut crc = crc32fast::Hasher::new();
         let mut length = 0;
         let keys = self.keys.iter().map(|key| key.as_bytes());
@@ -142,7 +142,7 @@ impl Request<'_> {
     pub(super) async fn send<C: ConnectionLike>(
         &self,
         connection: &mut C,
-        text: &Text,
+        text: &ScriptText,
         mark: &str,
         guarded: &[String],
     ) -> Result<Value, RedisError> {

@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use super::{BadKeys, BadSequencer, Keys, Mode, Sequencer};
+use super::{BadKeys, BadSequencer, GrantMode, Keys, Sequencer};
 
 /// A fence's requirements for sequencers. The default has no keys: it admits bare tokens, and refuses sequencers,
 /// because it cannot verify them.
 #[derive(Debug, Default)]
 pub struct Check {
-    source: Option<Source>,
+    source: Option<KeySource>,
     required: bool,
 }
 
 #[derive(Debug)]
-enum Source {
+enum KeySource {
     Fixed(Keys),
-    File(PathBuf, RwLock<Loaded>),
+    File(PathBuf, RwLock<LoadedKeys>),
 }
 
 #[derive(Debug)]
-struct Loaded {
+struct LoadedKeys {
     keys: Arc<Keys>,
     stamp: Option<Stamp>,
 }
@@ -37,7 +37,7 @@ impl Check {
     #[must_use]
     pub const fn with(keys: Keys) -> Check {
         Check {
-            source: Some(Source::Fixed(keys)),
+            source: Some(KeySource::Fixed(keys)),
             required: false,
         }
     }
@@ -49,12 +49,12 @@ impl Check {
     /// [`BadKeys`]: the file cannot be read or used.
     pub fn with_file(path: &Path) -> Result<Check, BadKeys> {
         let stamp = stamp(path).ok();
-        let loaded = Loaded {
+        let loaded = LoadedKeys {
             keys: Arc::new(read(path)?),
             stamp,
         };
         Ok(Check {
-            source: Some(Source::File(path.to_owned(), RwLock::new(loaded))),
+            source: Some(KeySource::File(path.to_owned(), RwLock::new(loaded))),
             required: false,
         })
     }
@@ -77,12 +77,12 @@ impl Check {
     ) -> Result<Sequencer, BadSequencer> {
         let keys = match &self.source {
             None => return Err(BadSequencer::NoKeys),
-            Some(Source::Fixed(keys)) => keys.verify(sequencer),
-            Some(Source::File(path, loaded)) => current(path, loaded).verify(sequencer),
+            Some(KeySource::Fixed(keys)) => keys.verify(sequencer),
+            Some(KeySource::File(path, loaded)) => current(path, loaded).verify(sequencer),
         };
         let sequencer = keys?;
         sequencer.covers(resource)?;
-        if writes && sequencer.mode() == Mode::Shared {
+        if writes && sequencer.mode() == GrantMode::Shared {
             return Err(BadSequencer::ReadOnly);
         }
         Ok(sequencer)
@@ -102,7 +102,7 @@ impl Check {
 }
 
 /// Returns the keys in a file, which is read again if it has changed.
-fn current(path: &Path, loaded: &RwLock<Loaded>) -> Arc<Keys> {
+fn current(path: &Path, loaded: &RwLock<LoadedKeys>) -> Arc<Keys> {
     let now = stamp(path).ok();
     {
         let loaded = loaded.read().unwrap_or_else(PoisonError::into_inner);

@@ -19,7 +19,7 @@ pub struct Keys {
 pub struct BadKeys(pub(super) String);
 
 #[derive(Deserialize)]
-struct Set {
+struct JwkSet {
     issuer: String,
     keys: Vec<Jwk>,
 }
@@ -39,7 +39,7 @@ impl Keys {
     /// # Errors
     /// [`BadKeys`]: it is not a key set, names no authority, or has no key that can be used, or two of one name.
     pub fn parse(jwks: &[u8]) -> Result<Keys, BadKeys> {
-        let set: Set = serde_json::from_slice(jwks)
+        let set: JwkSet = serde_json::from_slice(jwks)
             .map_err(|error| BadKeys(format!("this is not a set of keys: {error}")))?;
         let issuer = AuthorityId::new(&set.issuer)
             .map_err(|invalid| BadKeys(format!("issuer: {invalid}")))?;

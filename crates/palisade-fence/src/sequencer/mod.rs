@@ -51,7 +51,7 @@ pub const MAX_BYTES: usize = 4_096;
 pub struct Sequencer {
     authority: AuthorityId,
     lock: LockName,
-    mode: Mode,
+    mode: GrantMode,
     token: Token,
     slots: Vec<u32>,
     principal: Option<String>,
@@ -61,7 +61,7 @@ pub struct Sequencer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum Mode {
+pub enum GrantMode {
     /// A writer, which excludes everyone.
     Exclusive,
     /// A reader, which excludes writers. Its holder may read the resource but not write it (rule S5).
@@ -158,7 +158,7 @@ impl Sequencer {
 
     /// Returns the mode of the grant.
     #[must_use]
-    pub const fn mode(&self) -> Mode {
+    pub const fn mode(&self) -> GrantMode {
         self.mode
     }
 
@@ -186,8 +186,8 @@ impl Sequencer {
     /// [`BadSequencer::WrongLock`]. Without this check, the holder of any lock could raise every fence.
     pub fn covers(&self, resource: &str) -> Result<(), BadSequencer> {
         let covers = match self.mode {
-            Mode::Exclusive | Mode::Shared => self.lock.as_str() == resource,
-            Mode::Permits => self
+            GrantMode::Exclusive | GrantMode::Shared => self.lock.as_str() == resource,
+            GrantMode::Permits => self
                 .slots
                 .iter()
                 .any(|slot| slot_key(&self.lock, *slot).is_ok_and(|key| key.as_str() == resource)),
@@ -196,8 +196,8 @@ impl Sequencer {
             return Ok(());
         }
         let held = match self.mode {
-            Mode::Permits => format!("the slots {:?} of {}", self.slots, self.lock.as_str()),
-            Mode::Exclusive | Mode::Shared => self.lock.as_str().to_owned(),
+            GrantMode::Permits => format!("the slots {:?} of {}", self.slots, self.lock.as_str()),
+            GrantMode::Exclusive | GrantMode::Shared => self.lock.as_str().to_owned(),
         };
         Err(BadSequencer::WrongLock {
             held,
@@ -226,7 +226,7 @@ struct Header {
 struct Payload {
     iss: String,
     lock: String,
-    mode: Mode,
+    mode: GrantMode,
     token: u64,
     #[serde(default)]
     slots: Vec<u32>,
@@ -282,7 +282,8 @@ impl Keys {
         }
         let slots = payload.slots;
         let rising = slots.windows(2).all(|pair| pair[0] < pair[1]);
-        if !rising || slots.contains(&0) || slots.is_empty() == (payload.mode == Mode::Permits) {
+        if !rising || slots.contains(&0) || slots.is_empty() == (payload.mode == GrantMode::Permits)
+        {
             return Err(Malformed("its slots do not fit its mode"));
         }
         Ok(Sequencer {

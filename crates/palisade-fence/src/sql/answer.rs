@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// The error of a statement, before a rejection is recorded for the operator.
 #[derive(Debug)]
-pub enum Answer {
+pub enum StatementError {
     /// A routine or a trigger of the fence rejected it.
     Rejected {
         /// The resource, if the database reports it.
@@ -21,14 +21,14 @@ pub enum Answer {
 
 /// Records the rejection of a statement of the user. One of the fence's own statements is recorded where its token is
 /// known.
-impl From<Answer> for Error {
-    fn from(answer: Answer) -> Error {
+impl From<StatementError> for Error {
+    fn from(answer: StatementError) -> Error {
         match answer {
-            Answer::Rejected { resource, reject } => {
+            StatementError::Rejected { resource, reject } => {
                 let resource = resource.as_deref().unwrap_or("a sticky table");
                 audit::reject(resource, None, reject)
             }
-            Answer::Error(error) => error,
+            StatementError::Error(error) => error,
         }
     }
 }

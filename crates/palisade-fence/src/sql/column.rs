@@ -4,10 +4,10 @@ use palisade_core::Token;
 use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
 use crate::error::{Error, Result};
-use crate::guard_row::{Corrupt, column_state};
+use crate::guard_row::{CorruptRow, column_state};
 
 /// Decides a token against the number in a column; `None`: it is admitted.
-pub(crate) fn judge(rule: Rule, column: i64, token: Token) -> Result<Option<Reject>, Corrupt> {
+pub(crate) fn judge(rule: Rule, column: i64, token: Token) -> Result<Option<Reject>, CorruptRow> {
     match rule.decide(&column_state(column)?, Pass::new(token), Op::Claim) {
         Verdict::Reject(reject) => Ok(Some(reject)),
         Verdict::Admit(_) | Verdict::Repeat => Ok(None),

@@ -32,7 +32,7 @@ pub(crate) struct DecidedRow<'a> {
 
 /// The next rows, and the answer.
 #[cfg(feature = "sqlite")]
-type Decision<'a> = (Vec<DecidedRow<'a>>, Admitted<Option<Vec<u8>>>);
+type RowsAndAnswer<'a> = (Vec<DecidedRow<'a>>, Admitted<Option<Vec<u8>>>);
 
 /// Returns the claims in name order, each resource once.
 pub(crate) fn in_name_order<'a, 'p>(
@@ -59,7 +59,7 @@ pub(crate) fn decide_all<'a>(
     rows: &BTreeMap<String, GuardRow>,
     op: Op,
     digest: Option<u64>,
-) -> Result<Decision<'a>> {
+) -> Result<RowsAndAnswer<'a>> {
     let mut all = Vec::with_capacity(claims.len());
     let mut answer = Admitted::new(None, None);
     for (&resource, pass) in claims {

@@ -24,7 +24,7 @@ pub(crate) use decision::decide_all;
 pub(crate) use decision::{in_name_order, recordable};
 
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
-pub(crate) use answer::Answer;
+pub(crate) use answer::StatementError;
 #[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
 pub use transact::Begin;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]

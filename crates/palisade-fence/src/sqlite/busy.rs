@@ -3,7 +3,7 @@
 use rusqlite::{Connection, ErrorCode};
 
 use crate::error::Error;
-use crate::lock_holder::{Lock, LockHolder, holders, in_the_way};
+use crate::lock_holder::{FileLock, LockHolder, holders, in_the_way};
 
 /// The byte of the file `-shm` that the writer locks in WAL mode, as SQLite's file format says.
 const WAL_WRITE_LOCK: u64 = 120;
@@ -18,8 +18,8 @@ pub(super) fn writers(db: &Connection) -> Vec<LockHolder> {
         let status = rustix::fs::stat(path).ok();
         status.map_or_else(Vec::new, |status| holders(&status, lock))
     };
-    let mut found = at(&format!("{path}-shm"), Lock::Byte(Some(WAL_WRITE_LOCK)));
-    found.extend(at(path, Lock::Byte(None)));
+    let mut found = at(&format!("{path}-shm"), FileLock::Byte(Some(WAL_WRITE_LOCK)));
+    found.extend(at(path, FileLock::Byte(None)));
     found.dedup();
     found
 }

@@ -18,7 +18,7 @@ use super::sticky::{fill, identifier, rejection};
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
-use crate::guard_row::{Corrupt, column_state};
+use crate::guard_row::{CorruptRow, column_state};
 use crate::sql::{bound, check_column, judge};
 
 const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky_column.sql");
@@ -194,7 +194,7 @@ impl Column {
         let read = statement.query_row([key], |row| row.get(0)).optional();
         read.map_err(|error| match error {
             // SQLite stores a value of any type in any column.
-            rusqlite::Error::InvalidColumnType(_, _, holds) => Error::from(Corrupt {
+            rusqlite::Error::InvalidColumnType(_, _, holds) => Error::from(CorruptRow {
                 column: "last_fencing_token",
                 holds: format!("a value of type {holds}"),
             }),

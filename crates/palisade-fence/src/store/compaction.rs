@@ -7,26 +7,26 @@ use std::thread::{self, JoinHandle};
 use palisade_core::fence::{Mode, Rule};
 use palisade_wal::{Compactor, Fold, Seq, SnapshotReader, SnapshotWriter};
 
-use crate::objects::{Limits, Table};
+use crate::objects::{ResourceTable, StoreLimits};
 use crate::store::codec::{self, Damage};
 
 /// A table and the mode of its directory, rebuilt from bytes.
 pub(super) struct Replica {
     pub(super) mode: Option<Mode>,
-    pub(super) table: Table,
+    pub(super) table: ResourceTable,
 }
 
 impl Replica {
-    pub(super) const fn new(rule: Rule, limits: Limits) -> Replica {
+    pub(super) const fn new(rule: Rule, limits: StoreLimits) -> Replica {
         Replica {
             mode: None,
-            table: Table::new(rule, limits),
+            table: ResourceTable::new(rule, limits),
         }
     }
 
     /// Creates a replica without limits: the log's records were admitted within them.
     pub(super) const fn of_all() -> Replica {
-        let limits = Limits {
+        let limits = StoreLimits {
             object_bytes: u64::MAX,
             total_bytes: u64::MAX,
         };
@@ -143,7 +143,7 @@ impl Drop for Compaction {
 
 fn compact(compactor: &Compactor, rule: Rule) {
     // No limits: the log's records were admitted within them.
-    let limits = Limits {
+    let limits = StoreLimits {
         object_bytes: u64::MAX,
         total_bytes: u64::MAX,
     };

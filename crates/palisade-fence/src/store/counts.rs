@@ -12,7 +12,7 @@ pub struct Counts {
     /// Writes that were recognised as repeats.
     pub repeats: u64,
     /// Rejections, and requests recorded by [`Store::refused`](super::Store::refused), by reason.
-    pub rejected: audit::Counts,
+    pub rejected: audit::RejectionCounts,
     /// Frames written to the log.
     pub commits: u64,
     /// The size of the store, by its own accounting.

@@ -8,14 +8,14 @@ use palisade_wal::{DirStorage, Purpose, ReadError, ReplayError, observe, purpose
 use crate::admin::Listed;
 use crate::error::Result;
 use crate::name::ResourceId;
-use crate::objects::Table;
+use crate::objects::ResourceTable;
 use crate::store::OpenError;
 use crate::store::compaction::Replica;
 
 /// The fences in a directory as they were when it was read. Reading locks and changes nothing, so a store or a gateway
 /// may be serving the directory. It contains every fence that was raised before the call.
 #[derive(Debug)]
-pub struct Look(Table);
+pub struct Look(ResourceTable);
 
 impl Look {
     /// Reads a directory.

@@ -51,9 +51,9 @@ use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
 use crate::name::ResourceId;
-use crate::objects::{Bytes, Request, Table, View};
+use crate::objects::{Bytes, Request, ResourceTable, View};
 use counts::Counters;
-use writer::{Answer, Job, Writer};
+use writer::{Job, RequestResult, Writer};
 
 /// Gives a store's directory a new identity, with the same objects and fences. Use it for a directory whose files were
 /// changed, or replaced by an older copy. Returns the number of resources.
@@ -217,7 +217,7 @@ impl Store {
             .acquire_many_owned(kib.min(self.0.room_kib))
             .await;
         let permit = permits.map_err(|_| self.gone())?;
-        let (reply, answer) = oneshot::channel::<Answer>();
+        let (reply, answer) = oneshot::channel::<RequestResult>();
         self.send(Job::Decide {
             request,
             reply,
@@ -230,7 +230,7 @@ impl Store {
     /// Runs `f` on the table between two batches, when all of it is on stable storage.
     pub(crate) async fn inspect<T: Send + 'static>(
         &self,
-        f: impl FnOnce(&Table) -> T + Send + 'static,
+        f: impl FnOnce(&ResourceTable) -> T + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.send(Job::Inspect(Box::new(move |table| {

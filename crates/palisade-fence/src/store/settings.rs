@@ -3,7 +3,7 @@
 use palisade_core::fence::Rule;
 use palisade_wal::Options;
 
-use crate::objects::Limits;
+use crate::objects::StoreLimits;
 use crate::store::OpenError;
 
 /// The settings of a store.
@@ -12,7 +12,7 @@ pub struct Settings {
     /// The rule of its fences. The mode is recorded in the directory and cannot be changed later.
     pub rule: Rule,
     /// The limits on its size; objects may have up to 32 MiB.
-    pub limits: Limits,
+    pub limits: StoreLimits,
     /// The size of the queue in KiB. When it is full, callers wait before their operations enter it.
     pub pending_kib: u32,
     /// The settings of its log.
@@ -20,7 +20,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The largest value of [`Limits::object_bytes`]: an object fits into one frame of the log with room to
+    /// The largest value of [`StoreLimits::object_bytes`]: an object fits into one frame of the log with room to
     /// spare.
     pub const MAX_OBJECT_BYTES: u64 = 32 << 20;
 
@@ -31,7 +31,7 @@ impl Settings {
     }
 
     pub(super) fn check(&self) -> Result<(), OpenError> {
-        let Limits {
+        let StoreLimits {
             object_bytes,
             total_bytes,
         } = self.limits;
@@ -46,7 +46,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             rule: Rule::CLAIM,
-            limits: Limits::DEFAULT,
+            limits: StoreLimits::DEFAULT,
             pending_kib: 64 << 10,
             log: Options::default(),
         }

@@ -10,7 +10,7 @@ use super::*;
 use crate::admitted::Admitted;
 use crate::error::ErrorKind;
 use crate::fence::{Change, Fence, Write};
-use crate::objects::Limits;
+use crate::objects::StoreLimits;
 
 fn settings() -> Settings {
     Settings {
@@ -288,7 +288,7 @@ fn a_log_that_is_not_a_stores_is_refused() {
 #[test]
 fn settings_out_of_range_name_the_range() {
     let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
-    let limits = Limits {
+    let limits = StoreLimits {
         object_bytes: 1 << 40,
         total_bytes: 1 << 41,
     };

@@ -15,28 +15,28 @@ use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::{Bytes, Credentials, Plan, Record, Request, Table};
+use crate::objects::{Bytes, Credentials, Plan, Record, Request, ResourceTable};
 use crate::store::codec;
 use crate::store::compaction::{Compaction, Replica};
 use crate::store::counts::Counters;
 use crate::store::{OpenError, Settings};
 
-pub(super) type Answer = Result<Admitted<Option<Bytes>>>;
+pub(super) type RequestResult = Result<Admitted<Option<Bytes>>>;
 
 /// A job in the queue.
 pub(super) enum Job {
     Decide {
         request: Request,
-        reply: oneshot::Sender<Answer>,
+        reply: oneshot::Sender<RequestResult>,
         /// The caller's, which a rejection is logged in.
         span: Span,
         _permit: OwnedSemaphorePermit,
     },
-    Inspect(Box<dyn FnOnce(&Table) + Send>),
+    Inspect(Box<dyn FnOnce(&ResourceTable) + Send>),
 }
 
 pub(super) struct Writer {
-    table: Table,
+    table: ResourceTable,
     wal: Wal,
     compaction: Compaction,
     preparation: PreparationWatch,
@@ -193,7 +193,7 @@ impl Writer {
     }
 
     /// Decides one operation against everything before it in the batch, and applies it.
-    fn decide(&mut self, request: Request, full: Option<&Full>) -> Answer {
+    fn decide(&mut self, request: Request, full: Option<&Full>) -> RequestResult {
         let summary = Summary::of(&request);
         let repeat = match self.table.plan(request)? {
             Plan::Admit(record) => {
@@ -269,7 +269,7 @@ impl Job {
     }
 }
 
-/// The parts of a request that its answer needs; [`Table::plan`] consumes the rest.
+/// The parts of a request that its answer needs; [`ResourceTable::plan`] consumes the rest.
 struct Summary {
     resource: ResourceId,
     by: Option<Credentials>,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use palisade_core::{AuthorityId, Code, LockName, Token};
 use palisade_fence::store::{Settings, Store};
 use palisade_fence::{
-    Admin, Change, Fence, Limits, Pass, Rearm, Reject, Rule, Write, audit, memory,
+    Admin, Change, Fence, Pass, Rearm, Reject, Rule, StoreLimits, Write, audit, memory,
 };
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
@@ -81,7 +81,7 @@ async fn an_operator_looks_and_rearms<A: Admin, F: Fence>(mut admin: A, of: impl
 
 #[tokio::test]
 async fn in_memory() {
-    let store = memory::Store::new(Rule::CLAIM, Limits::DEFAULT);
+    let store = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT);
     an_operator_looks_and_rearms(store.clone(), |name| store.resource(name).unwrap()).await;
 }
 

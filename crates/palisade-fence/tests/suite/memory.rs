@@ -3,7 +3,7 @@
 use palisade_core::Token;
 use palisade_fence::conformance::{self, Habit, Subject, TEXTBOOK_FAILS, UNFENCED_FAILS};
 use palisade_fence::{
-    Change, Fence as _, Limits, Mode, Pass, Reject, Result, Rule, Write, enter_all, memory,
+    Change, Fence as _, Mode, Pass, Reject, Result, Rule, StoreLimits, Write, enter_all, memory,
 };
 
 struct Memory(memory::Store);
@@ -15,7 +15,7 @@ impl Memory {
                 mode,
                 ..Rule::CLAIM
             },
-            Limits::DEFAULT,
+            StoreLimits::DEFAULT,
         ))
     }
 }
@@ -89,7 +89,7 @@ async fn the_late_write_is_lost_every_time_by_the_textbook_and_never_by_the_clai
 
 #[tokio::test]
 async fn several_are_claimed_before_any_is_read() {
-    let store = memory::Store::new(Rule::CLAIM, Limits::DEFAULT);
+    let store = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT);
     let [a, b, c] = ["a", "b", "c"].map(|name| store.resource(name).unwrap());
     let pass = |token| Pass::new(Token::new(token).unwrap());
     let _ = b.claim(pass(9)).await.unwrap();

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use palisade_core::AuthorityId;
-use palisade_fence::sequencer::{BadSequencer, Keys, Mode, Sequencer};
+use palisade_fence::sequencer::{BadSequencer, GrantMode, Keys, Sequencer};
 use palisade_pipeline::Identity;
 use palisade_proto::v1::{SequencerRequest, reply::Outcome};
 use palisade_server::net::{KeyFileError, SequencerKeys, ServeError, Settings};
@@ -60,7 +60,7 @@ async fn a_holder_gets_what_it_holds_signed_and_nobody_else_does() {
             sequencer.token().get(),
             sequencer.mode()
         ),
-        ("orders", token, Mode::Exclusive)
+        ("orders", token, GrantMode::Exclusive)
     );
     assert_eq!((sequencer.slots(), sequencer.principal()), (&[][..], None));
 
@@ -76,7 +76,7 @@ async fn a_holder_gets_what_it_holds_signed_and_nobody_else_does() {
         verified(&ask(&server, "read", &readers[1]).await),
     ]
     .map(|sequencer| {
-        assert_eq!(sequencer.mode(), Mode::Shared);
+        assert_eq!(sequencer.mode(), GrantMode::Shared);
         sequencer.token()
     });
     assert_eq!(tokens[0], tokens[1], "readers of one phase have one token");
@@ -87,7 +87,7 @@ async fn a_holder_gets_what_it_holds_signed_and_nobody_else_does() {
     let sequencer = verified(&ask(&server, "gpu", granted["lock_token"].as_str().unwrap()).await);
     assert_eq!(
         (sequencer.mode(), sequencer.slots()),
-        (Mode::Permits, &[1, 2][..])
+        (GrantMode::Permits, &[1, 2][..])
     );
     assert!(sequencer.covers("gpu~2").is_ok() && sequencer.covers("gpu~3").is_err());
 

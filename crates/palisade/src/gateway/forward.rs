@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use palisade_fence::http::{IdleBody, Outcome, Problem};
+use palisade_fence::http::{IdleBody, Problem, UpstreamOutcome};
 use palisade_server::shell::{Peer, remove_hop_by_hop};
 use palisade_tls::{ClientFiles, Connector, Flags};
 use tower_service::Service;
@@ -168,7 +168,7 @@ impl Inner {
         let (mut head, body) = request.into_parts();
         let Some(uri) = self.upstream.uri(&head.uri) else {
             let message = format!("{} {} cannot be forwarded", head.method, head.uri);
-            return answered(Problem::invalid(message), Outcome::NotSent);
+            return answered(Problem::invalid(message), UpstreamOutcome::NotSent);
         };
         (head.uri, head.version) = (uri, Version::HTTP_11);
         let peer = head.extensions.get::<Peer>();
@@ -208,7 +208,7 @@ impl Inner {
                     causes(&error)
                 ))
                 .with_status(StatusCode::BAD_GATEWAY),
-                Outcome::NotSent,
+                UpstreamOutcome::NotSent,
             ),
             Err(error) => answered(
                 Problem::unknown_outcome(format!(
@@ -216,7 +216,7 @@ impl Inner {
                     causes(&error)
                 ))
                 .with_status(StatusCode::BAD_GATEWAY),
-                Outcome::Unknown,
+                UpstreamOutcome::Unknown,
             ),
         }
     }
@@ -224,10 +224,10 @@ impl Inner {
 
 fn late(after: Duration) -> Response {
     let message = format!("the upstream did not answer within {after:?}");
-    answered(Problem::unknown_outcome(message), Outcome::Unknown)
+    answered(Problem::unknown_outcome(message), UpstreamOutcome::Unknown)
 }
 
-fn answered(problem: Problem, outcome: Outcome) -> Response {
+fn answered(problem: Problem, outcome: UpstreamOutcome) -> Response {
     let mut response = problem.into_response();
     response.extensions_mut().insert(outcome);
     response

@@ -51,7 +51,7 @@ pub(super) async fn openapi() -> impl IntoResponse {
 pub(crate) fn exposition(
     prefix: &str,
     counts: &Counts,
-    refused: audit::Counts,
+    refused: audit::RejectionCounts,
     reporter: Option<&Client>,
 ) -> String {
     let mut text = String::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use palisade_client::{Client, Lease, Options};
 use palisade_core::fence::{Pass, Reject};
-use palisade_fence::{Change, Fence as _, Limits, Rule, Write, memory};
+use palisade_fence::{Change, Fence as _, Rule, StoreLimits, Write, memory};
 use palisade_testbed::Postgres;
 
 const KEY: &str = "/ledger";
@@ -29,7 +29,7 @@ fn pass(lease: &Lease) -> Pass<'_> {
 }
 
 fn ledger() -> memory::Resource {
-    let store = memory::Store::new(Rule::CLAIM, Limits::DEFAULT);
+    let store = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT);
     store.resource("ledger").unwrap()
 }
 

@@ -118,12 +118,12 @@ fn is_started_by_other_tests() {
     }
 }
 
-fn dies_before(step: u64) -> palisade_fence::files::Watch {
+fn dies_before(step: u64) -> palisade_fence::files::StepHook {
     signals_before(step, Signal::KILL)
 }
 
 /// Sends the signal to its own process, which never gets beyond it.
-fn signals_before(step: u64, signal: Signal) -> palisade_fence::files::Watch {
+fn signals_before(step: u64, signal: Signal) -> palisade_fence::files::StepHook {
     let taken = AtomicU64::new(0);
     Arc::new(move |_| {
         if taken.fetch_add(1, Ordering::Relaxed) + 1 == step {

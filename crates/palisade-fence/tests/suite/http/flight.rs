@@ -13,7 +13,7 @@ use axum_core::body::Body;
 use axum_core::response::Response;
 use http::Request;
 use palisade_core::Token;
-use palisade_fence::http::{Act, FenceLayer, Marks, Policy, Start};
+use palisade_fence::http::{FenceLayer, Marks, Policy, RequestEffect, Start};
 use palisade_fence::{Pass, ResourceId, Rule, memory};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -33,7 +33,9 @@ impl Naive {
     async fn put(&self, token: u64) -> bool {
         let pass = Pass::new(Token::new(token).unwrap());
         let resource = resource();
-        let judged = self.marks.judge(&resource, Some(pass), Act::Write(None));
+        let judged = self
+            .marks
+            .judge(&resource, Some(pass), RequestEffect::Write(None));
         if judged.await.is_err() {
             return false;
         }
@@ -46,7 +48,9 @@ impl Naive {
     async fn claim(&self, token: u64) {
         let pass = Pass::new(Token::new(token).unwrap());
         let resource = resource();
-        let claimed = self.marks.judge(&resource, Some(pass), Act::Claim);
+        let claimed = self
+            .marks
+            .judge(&resource, Some(pass), RequestEffect::Claim);
         claimed.await.unwrap();
     }
 }

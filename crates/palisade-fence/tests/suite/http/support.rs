@@ -14,7 +14,7 @@ use http::request::Parts;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use palisade_fence::http::{FenceLayer, FenceService, Policy, Problem, Target};
-use palisade_fence::{Limits, ResourceId, Rule, memory};
+use palisade_fence::{ResourceId, Rule, StoreLimits, memory};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
@@ -39,7 +39,7 @@ pub(crate) fn by_segment(head: &Parts) -> Result<Option<Target>, Problem> {
 }
 
 pub(crate) fn marks(rule: Rule) -> memory::Store {
-    memory::Store::new(rule, Limits::DEFAULT)
+    memory::Store::new(rule, StoreLimits::DEFAULT)
 }
 
 pub(crate) fn fenced<S>(inner: S, policy: Policy) -> Fenced<S> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use palisade_fence::store::Settings;
-use palisade_fence::{Limits, Mode, Rule};
+use palisade_fence::{Mode, Rule, StoreLimits};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -65,7 +65,7 @@ impl Reply {
 }
 
 fn settings() -> Settings {
-    let limits = Limits {
+    let limits = StoreLimits {
         object_bytes: 1 << 20,
         total_bytes: 2 << 20,
     };
