@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::jwt::Issuer;
 use crate::quota::Quotas;
-use crate::{BadJwt, BadToken, Jwt, Secret, Token, Verb, token};
+use crate::{BadJwt, BadToken, BearerToken, Jwt, Secret, Verb, token};
 
 /// The principal without a credential. It exists only where a rule names it.
 pub const ANONYMOUS: &str = "anonymous";
@@ -59,7 +59,7 @@ pub struct Credential {
 #[derive(Clone, Debug)]
 pub enum Bearer {
     /// One of this access file.
-    Token(Token),
+    Token(BearerToken),
     /// One of an issuer; it was verified.
     Jwt(Arc<Jwt>),
 }
@@ -68,7 +68,7 @@ pub enum Bearer {
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// The principals of tokens, by the token's id.
-    pub(crate) tokens: BTreeMap<Box<str>, Known>,
+    pub(crate) tokens: BTreeMap<Box<str>, KnownToken>,
     /// By a name in a certificate.
     pub(crate) certificates: BTreeMap<Box<str>, Principal>,
     /// By the uid of a process of this machine. They are no names beside those of certificates: a CA could issue one for
@@ -78,7 +78,7 @@ pub struct Access {
     pub(crate) issuers: BTreeMap<Box<str>, Issuer>,
     /// By issuer and subject of a JWT.
     pub(crate) subjects: BTreeMap<(Box<str>, Box<str>), Principal>,
-    pub(crate) rules: BTreeMap<Principal, Vec<Rule>>,
+    pub(crate) rules: BTreeMap<Principal, Vec<AccessRule>>,
     pub(crate) quotas: Quotas,
     /// The prefixes whose grants are to be recorded.
     pub(crate) audited: BTreeSet<Box<str>>,
@@ -88,7 +88,7 @@ pub struct Access {
 
 /// A token of the access file.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownToken {
     pub(crate) secret: Secret,
     pub(crate) principal: Principal,
     /// From then on it counts for nothing, in seconds since 1970 by the server's wall clock.
@@ -96,7 +96,7 @@ pub(crate) struct Known {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Rule {
+pub(crate) struct AccessRule {
     pub(crate) prefix: Box<str>,
     pub(crate) verbs: Vec<Verb>,
 }
@@ -148,7 +148,7 @@ impl Access {
     /// [`Unknown`] says why it counts for nothing.
     pub fn bearer(&self, text: &str) -> Result<Bearer, Unknown> {
         if self.issuers.is_empty() || text.starts_with(token::START) {
-            return Ok(Bearer::Token(Token::parse(text)?));
+            return Ok(Bearer::Token(BearerToken::parse(text)?));
         }
         let jwt = Jwt::verify(text, |issuer| self.issuers.get(issuer))?;
         Ok(Bearer::Jwt(Arc::new(jwt)))

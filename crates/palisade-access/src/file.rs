@@ -47,7 +47,7 @@ use std::time::SystemTime;
 
 use crate::jwt::{Issuer, Keys};
 use crate::replace::{self, NotEdited};
-use crate::{Access, Token};
+use crate::{Access, BearerToken};
 
 /// Why an access file is not taken, or not changed.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +123,7 @@ const MOST_OF_A_KEY_SET: u64 = 1 << 20;
 /// [`Error`]; the file stays as it was.
 pub fn add_token(
     path: &Path,
-    token: &Token,
+    token: &BearerToken,
     principal: &str,
     expires: Option<jiff::Timestamp>,
 ) -> Result<(), Error> {

@@ -158,7 +158,7 @@ pub(crate) struct Keys(Vec<Key>);
 #[derive(Clone, Debug)]
 struct Key {
     kid: Option<Box<str>>,
-    kind: Kind,
+    kind: KeyKind,
     fingerprint: Fingerprint,
 }
 
@@ -170,7 +170,7 @@ impl PartialEq for Key {
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum KeyKind {
     Point(Algorithm<dyn VerificationAlgorithm>, Vec<u8>),
     Rsa(Algorithm<RsaParameters>, Vec<u8>, Vec<u8>),
 }
@@ -189,20 +189,20 @@ impl<T: ?Sized> fmt::Debug for Algorithm<T> {
     }
 }
 
-impl Kind {
+impl KeyKind {
     fn algorithm(&self) -> &'static str {
         match self {
-            Kind::Point(algorithm, _) => algorithm.0,
-            Kind::Rsa(algorithm, ..) => algorithm.0,
+            KeyKind::Point(algorithm, _) => algorithm.0,
+            KeyKind::Rsa(algorithm, ..) => algorithm.0,
         }
     }
 
     fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         let verified = match self {
-            Kind::Point(algorithm, point) => {
+            KeyKind::Point(algorithm, point) => {
                 UnparsedPublicKey::new(algorithm.1, point).verify(message, signature)
             }
-            Kind::Rsa(algorithm, n, e) => {
+            KeyKind::Rsa(algorithm, n, e) => {
                 RsaPublicKeyComponents { n, e }.verify(algorithm.1, message, signature)
             }
         };
@@ -211,7 +211,7 @@ impl Kind {
 }
 
 #[derive(Deserialize)]
-struct Set {
+struct JwkSet {
     keys: Vec<Jwk>,
 }
 
@@ -232,7 +232,7 @@ struct Jwk {
 
 impl Jwk {
     /// The key; `None` for one of another kind or use.
-    fn kind(&self) -> Result<Option<Kind>, String> {
+    fn kind(&self) -> Result<Option<KeyKind>, String> {
         let kid = self.kid.as_deref().unwrap_or_default();
         let bytes = |name: &str, text: &Option<String>| {
             let text = text.as_ref();
@@ -259,13 +259,13 @@ impl Jwk {
                 if x.len() != 32 {
                     return Err(format!("x of the key {kid:?} needs 32 bytes"));
                 }
-                Some(Kind::Point(Algorithm("EdDSA", &ED25519), x))
+                Some(KeyKind::Point(Algorithm("EdDSA", &ED25519), x))
             }
-            ("EC", Some("P-256")) => Some(Kind::Point(
+            ("EC", Some("P-256")) => Some(KeyKind::Point(
                 Algorithm("ES256", &ECDSA_P256_SHA256_FIXED),
                 point(32)?,
             )),
-            ("EC", Some("P-384")) => Some(Kind::Point(
+            ("EC", Some("P-384")) => Some(KeyKind::Point(
                 Algorithm("ES384", &ECDSA_P384_SHA384_FIXED),
                 point(48)?,
             )),
@@ -280,7 +280,7 @@ impl Jwk {
                 if !(256..=1_024).contains(&n.len()) {
                     return Err(format!("the key {kid:?} needs 2048 to 8192 bits"));
                 }
-                Some(Kind::Rsa(algorithm, n, e))
+                Some(KeyKind::Rsa(algorithm, n, e))
             }
             _ => None,
         })
@@ -294,7 +294,7 @@ impl Keys {
 
     /// Reads a key set. Keys of other kinds are left out.
     pub(crate) fn parse(text: &[u8]) -> Result<Keys, String> {
-        let set: Set = serde_json::from_slice(text)
+        let set: JwkSet = serde_json::from_slice(text)
             .map_err(|error| format!("this is not a JWK set ({{\"keys\": [...]}}): {error}"))?;
         let mut keys: Vec<Key> = Vec::new();
         for jwk in set.keys {
@@ -304,8 +304,8 @@ impl Keys {
                 return Err(format!("two keys are called {:?}", kid.unwrap_or_default()));
             }
             let digest = match &kind {
-                Kind::Point(_, point) => Sha256::digest(point),
-                Kind::Rsa(_, n, e) => Sha256::new().chain_update(n).chain_update(e).finalize(),
+                KeyKind::Point(_, point) => Sha256::digest(point),
+                KeyKind::Rsa(_, n, e) => Sha256::new().chain_update(n).chain_update(e).finalize(),
             };
             keys.push(Key {
                 kid,
@@ -329,7 +329,7 @@ struct Header {
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct IssuerClaim {
     iss: String,
 }
 
@@ -370,7 +370,7 @@ impl Jwt {
         if header.crit.is_some() {
             return Err(BadJwt::Critical);
         }
-        let Named { iss } = json(&payload)?;
+        let IssuerClaim { iss } = json(&payload)?;
         let issuer = find(&iss).ok_or_else(|| BadJwt::Issuer((&*iss).into()))?;
         let key = issuer.key(header.kid.as_deref())?;
         let algorithm = key.kind.algorithm();

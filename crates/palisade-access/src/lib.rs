@@ -24,6 +24,6 @@ mod verb;
 pub use access::{ANONYMOUS, Access, Bearer, Credential, Denied, Principal, Unknown};
 pub use jwt::{BadJwt, Jwt, LEEWAY, MAX_BYTES, Quoted};
 pub use parse::Error;
-pub use quota::{Bound, Bounds, Subject, network};
-pub use token::{BadToken, Secret, Token};
+pub use quota::{Bound, QuotaBounds, QuotaSubject, network};
+pub use token::{BadToken, BearerToken, Secret};
 pub use verb::Verb;

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::access::{Known, Rule};
+use crate::access::{AccessRule, KnownToken};
 use crate::jwt::{Issuer, Keys};
 use crate::quota::Quotas;
 use crate::token::is_id;
-use crate::{ANONYMOUS, Access, Bound, Bounds, Principal, Secret, Verb, network};
+use crate::{ANONYMOUS, Access, Bound, Principal, QuotaBounds, Secret, Verb, network};
 
 /// A mistake in an access file; the message names the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +18,7 @@ use crate::{ANONYMOUS, Access, Bound, Bounds, Principal, Secret, Verb, network};
 pub struct Error(pub(crate) String);
 
 #[derive(Deserialize)]
-struct File {
+struct AccessFile {
     auth: Section,
 }
 
@@ -137,7 +137,7 @@ impl Access {
             Error(error.to_string().trim_end().to_owned())
         })?;
         check_keys(&table)?;
-        let file: File = Value::Table(table)
+        let file: AccessFile = Value::Table(table)
             .try_into()
             .map_err(|error: toml::de::Error| Error(error.message().to_owned()))?;
         build(file.auth)
@@ -262,7 +262,7 @@ fn build(section: Section) -> Result<Access, Error> {
                 ))
             })
         });
-        let known = Known {
+        let known = KnownToken {
             secret,
             principal,
             expires: expires.transpose()?,
@@ -286,7 +286,7 @@ fn build(section: Section) -> Result<Access, Error> {
             )));
         }
         check_prefix(&entry.prefix, &place)?;
-        access.rules.entry(principal).or_default().push(Rule {
+        access.rules.entry(principal).or_default().push(AccessRule {
             prefix: entry.prefix.into(),
             verbs,
         });
@@ -415,8 +415,8 @@ fn add_quota(
     }
 }
 
-fn bounds(entry: &QuotaEntry, place: &str) -> Result<Bounds, Error> {
-    let mut bounds = Bounds::default();
+fn bounds(entry: &QuotaEntry, place: &str) -> Result<QuotaBounds, Error> {
+    let mut bounds = QuotaBounds::default();
     for (bound, given) in [
         (Bound::Locks, entry.locks),
         (Bound::Waiters, entry.waiters),
@@ -439,7 +439,7 @@ fn bounds(entry: &QuotaEntry, place: &str) -> Result<Bounds, Error> {
             }
         };
     }
-    if bounds == Bounds::default() {
+    if bounds == QuotaBounds::default() {
         Err(Error(format!("{place}: it bounds nothing")))
     } else {
         Ok(bounds)

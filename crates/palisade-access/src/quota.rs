@@ -50,7 +50,7 @@ impl Bound {
 
 /// A subject whose use is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Subject {
+pub enum QuotaSubject {
     /// The locks whose names begin with this.
     Prefix(Box<str>),
     /// One principal.
@@ -59,21 +59,21 @@ pub enum Subject {
     Address(IpAddr),
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for QuotaSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::Prefix(prefix) => write!(f, "the prefix {prefix:?}"),
-            Subject::Principal(principal) => write!(f, "the principal {principal}"),
-            Subject::Address(address) => write!(f, "the address {address}"),
+            QuotaSubject::Prefix(prefix) => write!(f, "the prefix {prefix:?}"),
+            QuotaSubject::Principal(principal) => write!(f, "the principal {principal}"),
+            QuotaSubject::Address(address) => write!(f, "the address {address}"),
         }
     }
 }
 
 /// The bounds of one quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bounds(pub(crate) [Option<u64>; Bound::ALL.len()]);
+pub struct QuotaBounds(pub(crate) [Option<u64>; Bound::ALL.len()]);
 
-impl Bounds {
+impl QuotaBounds {
     /// The most that is allowed; `None` for no bound.
     #[must_use]
     pub const fn get(&self, bound: Bound) -> Option<u64> {
@@ -84,13 +84,13 @@ impl Bounds {
 /// All quotas of an access file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quotas {
-    pub(crate) prefixes: BTreeMap<Box<str>, Bounds>,
-    pub(crate) principals: BTreeMap<Principal, Bounds>,
+    pub(crate) prefixes: BTreeMap<Box<str>, QuotaBounds>,
+    pub(crate) principals: BTreeMap<Principal, QuotaBounds>,
     /// Of each principal without a quota of its own.
-    pub(crate) each_principal: Option<Bounds>,
-    pub(crate) addresses: BTreeMap<IpAddr, Bounds>,
+    pub(crate) each_principal: Option<QuotaBounds>,
+    pub(crate) addresses: BTreeMap<IpAddr, QuotaBounds>,
     /// Of each address without a quota of its own.
-    pub(crate) each_address: Option<Bounds>,
+    pub(crate) each_address: Option<QuotaBounds>,
 }
 
 impl Access {
@@ -112,21 +112,21 @@ impl Access {
         principal: &'a Principal,
         address: Option<IpAddr>,
         within: Option<&'a str>,
-    ) -> impl Iterator<Item = (Subject, &'a Bounds)> {
+    ) -> impl Iterator<Item = (QuotaSubject, &'a QuotaBounds)> {
         let quotas = &self.quotas;
         let of_principal = quotas.principals.get(principal);
         let of_principal = of_principal
             .or(quotas.each_principal.as_ref())
-            .map(|bounds| (Subject::Principal(principal.clone()), bounds));
+            .map(|bounds| (QuotaSubject::Principal(principal.clone()), bounds));
         let of_address = address.and_then(|address| {
             let address = network(address);
             let bounds = quotas.addresses.get(&address);
             let bounds = bounds.or(quotas.each_address.as_ref());
-            bounds.map(|bounds| (Subject::Address(address), bounds))
+            bounds.map(|bounds| (QuotaSubject::Address(address), bounds))
         });
         let of_prefixes = quotas.prefixes.iter().filter_map(move |(prefix, bounds)| {
             let applies = within.is_some_and(|within| within.starts_with(&**prefix));
-            applies.then(|| (Subject::Prefix(prefix.clone()), bounds))
+            applies.then(|| (QuotaSubject::Prefix(prefix.clone()), bounds))
         });
         of_prefixes.chain(of_principal).chain(of_address)
     }
@@ -141,7 +141,7 @@ impl Access {
     /// The principals with a bound on locks.
     #[must_use]
     pub fn principals_with_locks(&self) -> BTreeSet<Principal> {
-        let bounded = |bounds: &Bounds| bounds.get(Bound::Locks).is_some();
+        let bounded = |bounds: &QuotaBounds| bounds.get(Bound::Locks).is_some();
         let quotas = &self.quotas;
         let all = self.all_principals().filter(|principal| {
             let own = quotas.principals.get(*principal);

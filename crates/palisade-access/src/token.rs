@@ -7,7 +7,7 @@ use subtle::ConstantTimeEq as _;
 
 /// A token as its bearer has it. Its text is secret.
 #[derive(Clone)]
-pub struct Token {
+pub struct BearerToken {
     id: Box<str>,
     secret: Secret,
 }
@@ -23,14 +23,14 @@ pub struct Secret([u8; 32]);
 )]
 pub struct BadToken;
 
-impl Token {
+impl BearerToken {
     /// Makes a token of random bytes: the text for its bearer, and the token.
     #[must_use]
-    pub fn make(random: [u8; 36]) -> (String, Token) {
+    pub fn make(random: [u8; 36]) -> (String, BearerToken) {
         let (id, secret) = random.split_at(4);
         let (id, secret) = (hex(id), hex(secret));
         let text = format!("{START}{id}_{secret}");
-        let token = Token {
+        let token = BearerToken {
             id: id.into(),
             secret: Secret::of(&secret),
         };
@@ -41,13 +41,13 @@ impl Token {
     ///
     /// # Errors
     /// [`BadToken`].
-    pub fn parse(text: &str) -> Result<Token, BadToken> {
+    pub fn parse(text: &str) -> Result<BearerToken, BadToken> {
         let (id, secret) = text
             .strip_prefix(START)
             .and_then(|rest| rest.split_once('_'))
             .ok_or(BadToken)?;
         let fits = is_id(id) && secret.len() == 64 && secret.bytes().all(is_digit);
-        fits.then(|| Token {
+        fits.then(|| BearerToken {
             id: id.into(),
             secret: Secret::of(secret),
         })
@@ -67,7 +67,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for BearerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({})", self.id)
     }

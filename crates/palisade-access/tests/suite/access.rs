@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use palisade_access::{Access, Bearer, Bound, Credential, Principal, Token, Unknown, Verb, file};
+use palisade_access::{
+    Access, Bearer, BearerToken, Bound, Credential, Principal, Unknown, Verb, file,
+};
 
 const FILE: &str = r#"
 # A comment that stays.
@@ -156,7 +158,7 @@ fn the_granted_part_of_a_prefix_is_what_the_rules_and_the_prefix_have_in_common(
 
 #[test]
 fn a_caller_is_known_by_a_token_or_by_a_name_in_a_certificate() {
-    let (text, token) = Token::make([7; 36]);
+    let (text, token) = BearerToken::make([7; 36]);
     let stored = token.secret().stored();
     assert!(
         !text.contains(&stored) && !stored.contains(&text),
@@ -169,7 +171,7 @@ fn a_caller_is_known_by_a_token_or_by_a_name_in_a_certificate() {
     let access = access(&tokens);
     let shows = |token: Option<&str>, names: &[&str]| {
         let shown = Credential {
-            token: token.map(|text| Bearer::Token(Token::parse(text).unwrap())),
+            token: token.map(|text| Bearer::Token(BearerToken::parse(text).unwrap())),
             names: names.iter().map(|name| Box::from(*name)).collect(),
             uid: None,
         };
@@ -203,7 +205,7 @@ fn a_caller_is_known_by_a_token_or_by_a_name_in_a_certificate() {
 
 #[test]
 fn a_uid_is_an_identity_and_a_token_counts_before_it() {
-    let (text, token) = Token::make([7; 36]);
+    let (text, token) = BearerToken::make([7; 36]);
     let access = access(&format!(
         "{}\n[[auth.tokens]]\nid = \"{}\"\nprincipal = \"operator\"\nsha256 = \"{}\"\n",
         FILE.replace(
@@ -215,7 +217,7 @@ fn a_uid_is_an_identity_and_a_token_counts_before_it() {
     ));
     let shows = |token: Option<&str>, names: &[&str], uid| {
         let shown = Credential {
-            token: token.map(|text| Bearer::Token(Token::parse(text).unwrap())),
+            token: token.map(|text| Bearer::Token(BearerToken::parse(text).unwrap())),
             names: names.iter().map(|name| Box::from(*name)).collect(),
             uid,
         };
@@ -407,9 +409,9 @@ fn tokens_are_added_and_revoked_and_the_rest_of_the_file_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("access.toml");
     fs::write(&path, FILE).unwrap();
-    let (text, token) = Token::make([9; 36]);
+    let (text, token) = BearerToken::make([9; 36]);
     let shown = Credential {
-        token: Some(Bearer::Token(Token::parse(&text).unwrap())),
+        token: Some(Bearer::Token(BearerToken::parse(&text).unwrap())),
         ..Credential::default()
     };
     assert!(
@@ -449,7 +451,7 @@ fn tokens_are_added_and_revoked_and_the_rest_of_the_file_stays() {
 
 #[test]
 fn a_token_is_refused_unless_its_form_is_exact_and_is_never_printed() {
-    let (text, token) = Token::make([1; 36]);
+    let (text, token) = BearerToken::make([1; 36]);
     assert!(!format!("{token:?} {:?}", token.secret()).contains(&text[13..]));
     for wrong in [
         "",
@@ -460,7 +462,7 @@ fn a_token_is_refused_unless_its_form_is_exact_and_is_never_printed() {
         &text.to_uppercase(),
         &format!("{text}0"),
     ] {
-        assert!(Token::parse(wrong).is_err(), "{wrong}");
+        assert!(BearerToken::parse(wrong).is_err(), "{wrong}");
     }
 }
 
@@ -587,11 +589,11 @@ fn a_token_ends_at_its_time_and_one_without_a_time_does_not() {
     let path = dir.path().join("access.toml");
     std::fs::write(&path, FILE).unwrap();
     let end = jiff::Timestamp::from_second(2_000_000_000).unwrap();
-    let [(_, short), (_, long)] = [1, 2].map(|seed| Token::make([seed; 36]));
+    let [(_, short), (_, long)] = [1, 2].map(|seed| BearerToken::make([seed; 36]));
     file::add_token(&path, &short, "backup", Some(end)).unwrap();
     file::add_token(&path, &long, "backup", None).unwrap();
     let access = file::read(&path).unwrap();
-    let shown = |token: &Token| Credential {
+    let shown = |token: &BearerToken| Credential {
         token: Some(Bearer::Token(token.clone())),
         ..Credential::default()
     };
@@ -623,7 +625,7 @@ fn tokens_that_are_made_and_revoked_at_once_are_all_in_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("access.toml");
     fs::write(&path, FILE).unwrap();
-    let token = |n: u8| Token::make([n; 36]).1;
+    let token = |n: u8| BearerToken::make([n; 36]).1;
     for n in 1..=8 {
         file::add_token(&path, &token(n), "backup", None).unwrap();
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use palisade_access::{Token, Verb};
+use palisade_access::{BearerToken, Verb};
 use palisade_pipeline::Leading;
 use palisade_proto::v1::request::Operation;
 use palisade_proto::v1::{self, reply::Outcome};
@@ -32,14 +32,14 @@ const PRINCIPALS: [(&str, u8); 7] = [
 /// The text of a principal's token.
 pub(crate) fn token(name: &str) -> String {
     let (_, seed) = PRINCIPALS.iter().find(|(known, _)| *known == name).unwrap();
-    Token::make([*seed; 36]).0
+    BearerToken::make([*seed; 36]).0
 }
 
 pub(crate) fn rules() -> String {
     let mut text = "[auth]\n".to_owned();
     let all = Verb::ALL.map(Verb::name);
     for (name, seed) in PRINCIPALS {
-        let token = Token::make([seed; 36]).1;
+        let token = BearerToken::make([seed; 36]).1;
         let (prefix, verbs): (&str, &[&str]) = match name {
             "elsewhere" => ("other/", &all),
             "both" => ("x/", &["hold", "observe"]),
@@ -667,7 +667,7 @@ async fn new_rules_reach_open_sessions_and_a_file_with_a_mistake_changes_nothing
     let revoked = format!(
         "{}[[auth.revoked]]\nid = \"{}\"\n",
         rules(),
-        Token::make([4; 36]).1.id()
+        BearerToken::make([4; 36]).1.id()
     );
     std::fs::write(&closed.file, &revoked).unwrap();
     hang_up().await;
@@ -683,7 +683,7 @@ async fn new_rules_reach_open_sessions_and_a_file_with_a_mistake_changes_nothing
 
     let revoked = format!(
         "{revoked}[[auth.revoked]]\nid = \"{}\"\n",
-        Token::make([7; 36]).1.id()
+        BearerToken::make([7; 36]).1.id()
     );
     std::fs::write(&closed.file, revoked).unwrap();
     hang_up().await;

@@ -398,7 +398,7 @@ async fn metrics_say_when_bearer_tokens_end_whatever_their_number() {
         "2995-01-01T00:00:00Z",
     ];
     for (seed, end) in (100_u8..).zip(ends) {
-        let token = palisade_access::Token::make([seed; 36]).1;
+        let token = palisade_access::BearerToken::make([seed; 36]).1;
         text.push_str(&format!(
             "[[auth.tokens]]\nid = {:?}\nprincipal = \"hold\"\nsha256 = {:?}\nexpires = {end:?}\n",
             token.id(),

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Subcommand, ValueHint};
 use jiff::{RoundMode, TimestampRound, Unit};
 use palisade_access::replace::{self, Durable};
-use palisade_access::{Token, Verb, file};
+use palisade_access::{BearerToken, Verb, file};
 use palisade_core::LockName;
 use palisade_proto::Code;
 use palisade_tls::issue::{Authority, Issued, Validity, check_names};
@@ -206,7 +206,7 @@ fn token_new(args: &TokenNewArgs, out: Out) -> Result<(), Failure> {
     let mut random = [0; 36];
     getrandom::fill(&mut random)
         .map_err(|error| Failure::local(format!("the system has no random bytes: {error}")))?;
-    let (text, token) = Token::make(random);
+    let (text, token) = BearerToken::make(random);
     let whole = TimestampRound::new()
         .smallest(Unit::Second)
         .mode(RoundMode::Ceil);

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use palisade_access::{Access, Principal, Subject};
+use palisade_access::{Access, Principal, QuotaSubject};
 use palisade_core::machine::Held;
 use palisade_core::{Change, Event, LockName, RequestId, Span};
 
@@ -25,15 +25,15 @@ pub(super) struct Locks {
     /// The prefixes and principals whose locks are counted from events.
     bounded: Bounded,
     /// The principals among them, as events name them, and those with a quota that have asked for something.
-    principals: HashMap<palisade_core::Principal, Subject>,
-    counted: HashMap<Subject, Counted>,
+    principals: HashMap<palisade_core::Principal, QuotaSubject>,
+    counted: HashMap<QuotaSubject, Counted>,
     /// At whose address a grant was made, and by which request. The grants of a set have one number.
     owners: HashMap<(u64, LockName), Owner>,
     /// Requests of readers that are granted: a repeat is not a second grant.
     requests: BTreeSet<(Principal, RequestId)>,
     coming: HashMap<LockName, Coming>,
     /// Locks that are closed after their last grant: until when, and the subjects that they count for.
-    closed: HashMap<LockName, (u64, Vec<Subject>)>,
+    closed: HashMap<LockName, (u64, Vec<QuotaSubject>)>,
     closings: BTreeSet<(u64, LockName)>,
 }
 
@@ -101,7 +101,7 @@ impl Uses {
 
 #[derive(Debug, Default)]
 struct Owner {
-    subjects: BTreeSet<Subject>,
+    subjects: BTreeSet<QuotaSubject>,
     request: Option<(Principal, RequestId)>,
 }
 
@@ -123,7 +123,12 @@ struct Coming {
 
 impl Locks {
     /// How many locks would count if this one were acquired too.
-    pub(super) fn with(&self, subject: &Subject, by: &Principal, acquiring: &Acquiring) -> u64 {
+    pub(super) fn with(
+        &self,
+        subject: &QuotaSubject,
+        by: &Principal,
+        acquiring: &Acquiring,
+    ) -> u64 {
         let Some(counted) = self.counted.get(subject) else {
             return 1;
         };
@@ -145,8 +150,8 @@ impl Locks {
     }
 
     /// Events name a principal by its hash.
-    pub(super) fn know(&mut self, by: palisade_core::Principal, subject: &Subject) {
-        if let Subject::Principal(_) = subject {
+    pub(super) fn know(&mut self, by: palisade_core::Principal, subject: &QuotaSubject) {
+        if let QuotaSubject::Principal(_) = subject {
             let known = self.principals.entry(by);
             known.or_insert_with(|| subject.clone());
         }
@@ -154,7 +159,7 @@ impl Locks {
 
     pub(super) fn come<'a>(
         &mut self,
-        of: impl Iterator<Item = &'a Subject>,
+        of: impl Iterator<Item = &'a QuotaSubject>,
         acquiring: &Acquiring,
     ) {
         let lock = &acquiring.lock;
@@ -170,7 +175,7 @@ impl Locks {
     /// An acquire has its answer, perhaps a grant, or its caller is gone.
     pub(super) fn came(
         &mut self,
-        of: &[Subject],
+        of: &[QuotaSubject],
         by: &Principal,
         acquiring: &Acquiring,
         granted: Option<u64>,
@@ -194,8 +199,10 @@ impl Locks {
         let Some(number) = granted.filter(|_| !over) else {
             return;
         };
-        let addresses = of.iter().filter(|it| matches!(it, Subject::Address(_)));
-        let subjects: BTreeSet<Subject> = addresses.cloned().collect();
+        let addresses = of
+            .iter()
+            .filter(|it| matches!(it, QuotaSubject::Address(_)));
+        let subjects: BTreeSet<QuotaSubject> = addresses.cloned().collect();
         for subject in &subjects {
             self.hold(subject, lock, number, acquiring.shared);
         }
@@ -216,9 +223,9 @@ impl Locks {
 
     /// Forgets the locks held under prefixes and by principals, before they are counted again.
     pub(super) fn begin_anew(&mut self, bounded: Bounded) {
-        self.forget(|subject| !matches!(subject, Subject::Address(_)));
+        self.forget(|subject| !matches!(subject, QuotaSubject::Address(_)));
         for (by, principal) in &bounded.principals {
-            self.know(*by, &Subject::Principal(principal.clone()));
+            self.know(*by, &QuotaSubject::Principal(principal.clone()));
         }
         self.bounded = bounded;
     }
@@ -238,11 +245,11 @@ impl Locks {
         self.close(lock, for_, now, subjects);
     }
 
-    fn prefixes_of(&self, lock: &LockName) -> Vec<Subject> {
+    fn prefixes_of(&self, lock: &LockName) -> Vec<QuotaSubject> {
         let prefixes = self.bounded.prefixes.iter();
         prefixes
             .filter(|prefix| lock.as_str().starts_with(&***prefix))
-            .map(|prefix| Subject::Prefix(prefix.clone()))
+            .map(|prefix| QuotaSubject::Prefix(prefix.clone()))
             .collect()
     }
 
@@ -291,7 +298,7 @@ impl Locks {
         }
     }
 
-    fn close(&mut self, lock: &LockName, for_: Span, now: u64, subjects: Vec<Subject>) {
+    fn close(&mut self, lock: &LockName, for_: Span, now: u64, subjects: Vec<QuotaSubject>) {
         self.open(lock);
         if subjects.is_empty() {
             return;
@@ -338,10 +345,10 @@ impl Locks {
     pub(super) fn forget_owners(&mut self) {
         self.owners.clear();
         self.requests.clear();
-        self.forget(|subject| !matches!(subject, Subject::Prefix(_)));
+        self.forget(|subject| !matches!(subject, QuotaSubject::Prefix(_)));
     }
 
-    fn forget(&mut self, which: impl Fn(&Subject) -> bool) {
+    fn forget(&mut self, which: impl Fn(&QuotaSubject) -> bool) {
         self.counted.retain(|subject, counted| {
             if which(subject) {
                 counted.locks.retain(|_, uses| {
@@ -355,7 +362,7 @@ impl Locks {
         });
     }
 
-    fn hold(&mut self, subject: &Subject, lock: &LockName, number: u64, shared: bool) {
+    fn hold(&mut self, subject: &QuotaSubject, lock: &LockName, number: u64, shared: bool) {
         self.change(subject, lock, |uses| {
             let numbers = if shared {
                 &mut uses.shared
@@ -366,7 +373,7 @@ impl Locks {
         });
     }
 
-    fn change(&mut self, subject: &Subject, lock: &LockName, change: impl FnOnce(&mut Uses)) {
+    fn change(&mut self, subject: &QuotaSubject, lock: &LockName, change: impl FnOnce(&mut Uses)) {
         let counted = self.counted.entry(subject.clone()).or_default();
         let uses = counted.locks.entry(lock.clone()).or_default();
         let before = uses.weight();
@@ -414,7 +421,7 @@ mod tests {
         let rules = "[auth]\n[[auth.principals]]\nname = \"a\"\n[[auth.rules]]\nprincipal = \"a\"\nprefix = \"\"\nverbs = [\"hold\"]\n";
         let by = palisade_access::Access::parse(rules).unwrap();
         let by = by.principal("a").unwrap();
-        let subject = Subject::Principal(by.clone());
+        let subject = QuotaSubject::Principal(by.clone());
         for delayed in [None, Some(Span::from_millis(5))] {
             let mut locks = Locks::default();
             locks.know(palisade_core::Principal::ANONYMOUS, &subject);

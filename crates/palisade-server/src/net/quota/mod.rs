@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use palisade_access::{Access, Bound, Principal, Subject};
+use palisade_access::{Access, Bound, Principal, QuotaSubject};
 use palisade_core::{LockMode, LockName, Outcome, Span, Wish};
 use palisade_proto::Code;
 
@@ -37,7 +37,7 @@ pub(super) struct Quotas {
 
 #[derive(Default)]
 struct Uses {
-    of: HashMap<Subject, Use>,
+    of: HashMap<QuotaSubject, Use>,
     locks: Locks,
     /// The last event that was counted; `None` before the locks were first counted.
     seen: Option<u64>,
@@ -136,7 +136,7 @@ fn acquiring(wish: &Wish, lock: &LockName) -> Acquiring {
 /// A request's use. Dropping it returns all of it.
 pub(super) struct Held {
     quotas: Arc<Quotas>,
-    subjects: Vec<Subject>,
+    subjects: Vec<QuotaSubject>,
     principal: Principal,
     counts: [u64; COUNTED.len()],
     lock: Option<Acquiring>,
@@ -265,7 +265,8 @@ impl Quotas {
             return Ok(None);
         }
         let now = boottime();
-        let bounds_locks = |bounds: &palisade_access::Bounds| bounds.get(Bound::Locks).is_some();
+        let bounds_locks =
+            |bounds: &palisade_access::QuotaBounds| bounds.get(Bound::Locks).is_some();
         let mut uses = self.uses();
         let lock = demand
             .lock
@@ -332,7 +333,7 @@ impl Quotas {
     fn over(
         &self,
         bound: Bound,
-        subject: &Subject,
+        subject: &QuotaSubject,
         used: u64,
         most: u64,
         wait: Option<u64>,
