@@ -33,12 +33,12 @@ pub struct ClientFiles {
 /// use.
 #[derive(Clone)]
 pub struct Client {
-    source: Arc<Source>,
+    source: Arc<CertificateSource>,
     protocol: Option<Arc<[u8]>>,
 }
 
 /// The source of the certificates.
-struct Source {
+struct CertificateSource {
     /// `None` if they are fixed.
     files: Option<ClientFiles>,
     taken: Mutex<Taken>,
@@ -46,12 +46,12 @@ struct Source {
 
 /// The certificates in use.
 struct Taken {
-    contents: Contents,
+    contents: FileBytes,
     config: Arc<ClientConfig>,
 }
 
 /// The contents of the CA's file, the certificate and its key.
-type Contents = [Vec<u8>; 3];
+type FileBytes = [Vec<u8>; 3];
 
 impl Client {
     /// Reads and checks the files.
@@ -62,7 +62,7 @@ impl Client {
         let contents = contents(files)?;
         let config = config(files, &contents)?;
         Ok(Client {
-            source: Arc::new(Source {
+            source: Arc::new(CertificateSource {
                 files: Some(files.clone()),
                 taken: Mutex::new(Taken { contents, config }),
             }),
@@ -76,11 +76,11 @@ impl Client {
         own: Option<Own>,
     ) -> Result<Client, rustls::Error> {
         let taken = Taken {
-            contents: Contents::default(),
+            contents: FileBytes::default(),
             config: presenting(roots.into(), own)?,
         };
         Ok(Client {
-            source: Arc::new(Source {
+            source: Arc::new(CertificateSource {
                 files: None,
                 taken: Mutex::new(taken),
             }),
@@ -132,7 +132,7 @@ impl Client {
     }
 }
 
-impl Source {
+impl CertificateSource {
     /// Returns the certificates from the files, or the former ones if the files are unusable.
     fn config(&self) -> Arc<ClientConfig> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +150,7 @@ impl Source {
     }
 }
 
-fn contents(files: &ClientFiles) -> Result<Contents, Error> {
+fn contents(files: &ClientFiles) -> Result<FileBytes, Error> {
     let read = |path: Option<&PathBuf>| path.map_or(Ok(Vec::new()), |path| files::read(path));
     let own = files.own.as_ref();
     Ok([
@@ -162,7 +162,7 @@ fn contents(files: &ClientFiles) -> Result<Contents, Error> {
 
 fn config(
     files: &ClientFiles,
-    [ca, certificate, key]: &Contents,
+    [ca, certificate, key]: &FileBytes,
 ) -> Result<Arc<ClientConfig>, Error> {
     let own = match &files.own {
         None => None,

@@ -52,11 +52,11 @@ struct State {
     /// The number of times that new files were loaded.
     generation: u64,
     /// The contents that it was made of.
-    taken: Contents,
+    taken: FileBytes,
     /// When they end.
     ends: Ends,
     /// The contents that differed from them at the last look, and whether they were refused.
-    seen: Option<(Contents, bool)>,
+    seen: Option<(FileBytes, bool)>,
 }
 
 /// The configuration of new connections.
@@ -67,7 +67,7 @@ struct InForce {
 }
 
 /// The contents of all files.
-type Contents = [Vec<u8>; 4];
+type FileBytes = [Vec<u8>; 4];
 
 /// When the content of a port's files ends: the first end in each file, in seconds since 1970. `None` without a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ impl Server {
         }
     }
 
-    fn take(&self, state: &mut State, read: Contents) -> Result<Reloaded, Error> {
+    fn take(&self, state: &mut State, read: FileBytes) -> Result<Reloaded, Error> {
         if read == state.taken {
             return Ok(Reloaded::Unchanged);
         }
@@ -359,7 +359,7 @@ impl Certificate {
 }
 
 /// These files are in force, so they can be read.
-fn ends(files: &ServerFiles, [certificate, _, client_ca, client_crl]: &Contents) -> Ends {
+fn ends(files: &ServerFiles, [certificate, _, client_ca, client_crl]: &FileBytes) -> Ends {
     let all = |path: &Path, pem: &[u8]| files::certificates(path, pem).unwrap_or_default();
     let own = all(&files.certificate, certificate).into_iter().next();
     let trusted = files.client_ca.as_deref().map(|path| all(path, client_ca));
@@ -384,7 +384,7 @@ fn ends(files: &ServerFiles, [certificate, _, client_ca, client_crl]: &Contents)
     }
 }
 
-fn contents(files: &ServerFiles) -> Result<Contents, Error> {
+fn contents(files: &ServerFiles) -> Result<FileBytes, Error> {
     let read = |path: &Option<PathBuf>| path.as_deref().map_or(Ok(Vec::new()), files::read);
     Ok([
         files::read(&files.certificate)?,
@@ -397,7 +397,7 @@ fn contents(files: &ServerFiles) -> Result<Contents, Error> {
 /// Checks the certificates of clients; `None` where nobody has to show one.
 fn verifier(
     files: &ServerFiles,
-    [_, _, client_ca, client_crl]: &Contents,
+    [_, _, client_ca, client_crl]: &FileBytes,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, Error> {
     let Some(path) = &files.client_ca else {
         return Ok(None);
@@ -423,7 +423,7 @@ fn verifier(
 
 fn config(
     files: &ServerFiles,
-    contents @ [certificate, key, _, _]: &Contents,
+    contents @ [certificate, key, _, _]: &FileBytes,
     protocols: &[Vec<u8>],
 ) -> Result<InForce, Error> {
     let chain = files::certificates(&files.certificate, certificate)?;
