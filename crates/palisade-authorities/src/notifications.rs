@@ -26,7 +26,7 @@ pub(crate) struct Notifications {
 }
 
 /// One request that waits for its notification. Dropping it removes the request.
-pub(crate) struct Waiting<'a> {
+pub(crate) struct WaitingRequest<'a> {
     notifications: &'a Notifications,
     request: RequestId,
     notified: oneshot::Receiver<Notified>,
@@ -41,7 +41,7 @@ pub(crate) struct Notified {
 
 /// The instants of a waiting request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestTimes {
     /// The start of the caller's call.
     pub(crate) called: Timestamp,
     /// The sending of the last request.
@@ -50,10 +50,10 @@ pub(crate) struct Asked {
 
 impl Notifications {
     /// Registers a request for notifications from now on.
-    pub(crate) fn open(&self, request: RequestId) -> Waiting<'_> {
+    pub(crate) fn open(&self, request: RequestId) -> WaitingRequest<'_> {
         let (tell, notified) = oneshot::channel();
         self.lock().insert(request, tell);
-        Waiting {
+        WaitingRequest {
             notifications: self,
             request,
             notified,
@@ -91,7 +91,7 @@ fn read(message: &str) -> Option<(RequestId, Notified)> {
     Some((RequestId::from_hex(request).ok()?, notified))
 }
 
-impl Waiting<'_> {
+impl WaitingRequest<'_> {
     /// Returns the grant when its notification arrives; `None` if `until` comes first.
     pub(crate) async fn wait_until(&mut self, until: Timestamp) -> Option<Notified> {
         tokio::select! {
@@ -101,7 +101,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         self.notifications.lock().remove(&self.request);
     }
@@ -110,7 +110,12 @@ impl Drop for Waiting<'_> {
 impl Notified {
     /// Returns the grant as `LockService` reports it, counted from the sending of the last request; `None` if the
     /// message took longer than half the lease, so that asking again is better.
-    pub(crate) fn granted(self, request: RequestId, ttl: Ttl, asked: Asked) -> Option<Granted> {
+    pub(crate) fn granted(
+        self,
+        request: RequestId,
+        ttl: Ttl,
+        asked: RequestTimes,
+    ) -> Option<Granted> {
         let half = Span::from_nanos(ttl.span().as_nanos() / 2);
         let waited = asked.sent.since(asked.called);
         (BootClock.now() < asked.sent.after(half)).then(|| Granted {
@@ -160,7 +165,7 @@ mod tests {
         let ttl = Ttl::from_millis(60_000).unwrap();
         let sent = BootClock.now();
         let called = Timestamp::from_nanos(sent.as_nanos() - 5_000_000_000);
-        let granted = notified.granted(request(), ttl, Asked { called, sent });
+        let granted = notified.granted(request(), ttl, RequestTimes { called, sent });
         let granted = granted.unwrap();
         assert_eq!(granted.waited, Span::from_millis(5_000));
         assert_eq!(granted.valid_for, Span::from_millis(65_000));
@@ -169,7 +174,7 @@ mod tests {
         let called = sent;
         assert!(
             notified
-                .granted(request(), ttl, Asked { called, sent })
+                .granted(request(), ttl, RequestTimes { called, sent })
                 .is_none()
         );
     }

@@ -9,16 +9,16 @@ use palisade_client::Fault;
     not(any(feature = "etcd", feature = "zookeeper")),
     expect(dead_code, reason = "Redlock's address is its hosts")
 )]
-pub(crate) struct Parts<'a> {
+pub(crate) struct UrlParts<'a> {
     url: &'a str,
     pub(crate) user: Option<&'a str>,
     hosts: &'a str,
     pub(crate) path: &'a str,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> UrlParts<'a> {
     /// Splits a URL of this scheme into its parts.
-    pub(crate) fn of(url: &'a str, scheme: &'a str) -> Result<Parts<'a>, Fault> {
+    pub(crate) fn of(url: &'a str, scheme: &'a str) -> Result<UrlParts<'a>, Fault> {
         let rest = url
             .strip_prefix(scheme)
             .and_then(|rest| rest.strip_prefix("://"))
@@ -31,7 +31,7 @@ impl<'a> Parts<'a> {
             Some((user, hosts)) => (Some(user), hosts),
             None => (None, authority),
         };
-        Ok(Parts {
+        Ok(UrlParts {
             url,
             user,
             hosts,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use palisade_core::Span;
 
 use crate::conformance::Subject;
-use crate::conformance::report::{Finding, Report};
+use crate::conformance::report::{CheckOutcome, Report};
 use crate::conformance::steps::{
     Checked, Context, Failure, ensure, pause, run_checks, say, within,
 };
@@ -49,7 +49,7 @@ async fn a_held_lock_and_a_waiter_outlive_a_cut_connection<S: Subject>(
         context.subject.connect_through().await,
         context.subject.connect_through().await,
     ) else {
-        return Ok(Finding::NotApplicable("there is no connection to cut"));
+        return Ok(CheckOutcome::NotApplicable("there is no connection to cut"));
     };
     let (near, far) = (
         Client::new(near.map_err(say)?).map_err(say)?,
@@ -88,7 +88,7 @@ async fn a_held_lock_and_a_waiter_outlive_a_cut_connection<S: Subject>(
         view.holder.is_none() && view.waiters == 0
     })
     .await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_lease_outlives_a_killed_server_and_tokens_go_on_rising<S: Subject>(
@@ -102,7 +102,7 @@ async fn a_lease_outlives_a_killed_server_and_tokens_go_on_rising<S: Subject>(
     let other = other.acquire().await.map_err(say)?;
     let highest = lease.token().max(other.token());
     if !context.subject.crash().await {
-        return Ok(Finding::NotApplicable("there is no server to kill"));
+        return Ok(CheckOutcome::NotApplicable("there is no server to kill"));
     }
     renewed(&lease, context.habit.patience).await?;
     let tried = context.client().await?.lock(&lock).ttl(context.habit.long);
@@ -120,5 +120,5 @@ async fn a_lease_outlives_a_killed_server_and_tokens_go_on_rising<S: Subject>(
     })?;
     next.release().await.map_err(say)?;
     other.release().await.map_err(say)?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use palisade_core::{GrantOptions, Span};
 
 use crate::conformance::Subject;
-use crate::conformance::report::{Finding, Report};
+use crate::conformance::report::{CheckOutcome, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, ensure, run_checks, say};
 use palisade_client::Fault;
 use palisade_client::service::{AcquireRequest, Acquired, Released};
@@ -35,7 +35,7 @@ impl Hand {
 
 async fn an_authority_without_delays_says_so<S: Subject>(context: &Context<S>) -> Checked {
     if context.habit.shares {
-        return Ok(Finding::NotApplicable("it keeps locks closed"));
+        return Ok(CheckOutcome::NotApplicable("it keeps locks closed"));
     }
     let hand = context.hand(&context.lock("no-delays")).await?;
     match hand.service.acquire(hand.reserves(context)?).await {
@@ -44,14 +44,14 @@ async fn an_authority_without_delays_says_so<S: Subject>(context: &Context<S>) -
     }
     let shown = hand.show().await?;
     ensure(shown.holder.is_none(), || format!("and granted: {shown:?}"))?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_released_lock_stays_closed_for_as_long_as_its_grant_asked<S: Subject>(
     context: &Context<S>,
 ) -> Checked {
     if !context.habit.shares {
-        return Ok(Finding::NotApplicable("it does not keep locks closed"));
+        return Ok(CheckOutcome::NotApplicable("it does not keep locks closed"));
     }
     let hour = Span::from_millis(HOUR_MS);
     let hand = context.hand(&context.lock("at-least-for")).await?;
@@ -70,5 +70,5 @@ async fn a_released_lock_stays_closed_for_as_long_as_its_grant_asked<S: Subject>
         shown.holder.is_none() && shown.delayed.is_some_and(|rest| rest <= hour),
         || format!("{shown:?}"),
     )?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::conformance::Subject;
-use crate::conformance::report::{Finding, Report};
+use crate::conformance::report::{CheckOutcome, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, ensure, run_checks};
 use palisade_client::Fault;
 use palisade_client::service::Proclamation;
@@ -32,7 +32,7 @@ async fn an_authority_whose_values_do_not_change_says_so<S: Subject>(
     context: &Context<S>,
 ) -> Checked {
     if context.habit.shares {
-        return Ok(Finding::NotApplicable("its values change"));
+        return Ok(CheckOutcome::NotApplicable("its values change"));
     }
     let hand = context.hand(&context.lock("no-election")).await?;
     let held = hand
@@ -43,14 +43,14 @@ async fn an_authority_whose_values_do_not_change_says_so<S: Subject>(
         other => return Err(format!("a value was proclaimed: {other:?}")),
     }
     hand.release(&held.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_leader_changes_its_value_and_a_former_one_does_not<S: Subject>(
     context: &Context<S>,
 ) -> Checked {
     if !context.habit.shares {
-        return Ok(Finding::NotApplicable("its values do not change"));
+        return Ok(CheckOutcome::NotApplicable("its values do not change"));
     }
     let hand = context.hand(&context.lock("election")).await?;
     let mut wish = hand.wish(context.long()?, Duration::ZERO)?;
@@ -77,5 +77,5 @@ async fn a_leader_changes_its_value_and_a_former_one_does_not<S: Subject>(
         || format!("after its release: {answer:?}"),
     )?;
     hand.says(None).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

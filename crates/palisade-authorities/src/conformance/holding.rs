@@ -6,9 +6,9 @@ use palisade_core::holder::Caution;
 use palisade_core::{Ending, GrantRef, LeaseKey, Renewed, Span};
 
 use crate::conformance::Subject;
-use crate::conformance::report::{Finding, Report};
+use crate::conformance::report::{CheckOutcome, Report};
 use crate::conformance::steps::{
-    Checked, Context, Failure, Hand, Held, ensure, run_checks, say, until,
+    Checked, Context, Failure, Hand, UnrenewedGrant, ensure, run_checks, say, until,
 };
 use palisade_client::Error;
 use palisade_client::clock::{BootClock, Clock as _};
@@ -67,7 +67,7 @@ async fn a_try_is_answered_with_the_holder<S: Subject>(context: &Context<S>) -> 
     one.release(&held.grant).await?;
     let free = other.show().await?;
     ensure(free.holder.is_none(), || format!("released: {free:?}"))?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_renewal_keeps_the_token<S: Subject>(context: &Context<S>) -> Checked {
@@ -88,14 +88,14 @@ async fn a_renewal_keeps_the_token<S: Subject>(context: &Context<S>) -> Checked 
         hand.is_held_by(&held).await?;
     }
     hand.release(&held.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 /// A holder whose lease expired, and the next one, granted while waiting or by a later try.
 async fn expired<S: Subject>(
     context: &Context<S>,
     lock: &str,
-) -> Result<(Hand, Held, Held), Failure> {
+) -> Result<(Hand, UnrenewedGrant, UnrenewedGrant), Failure> {
     let (one, other) = (context.hand(lock).await?, context.hand(lock).await?);
     let first = one
         .hold(&one.wish(context.brief()?, Duration::ZERO)?)
@@ -139,7 +139,7 @@ async fn an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_bel
     })?;
     hand.is_held_by(&second).await?;
     hand.release(&second.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn an_expired_lease_is_over_though_nobody_else_wants_the_lock<S: Subject>(
@@ -169,14 +169,14 @@ async fn an_expired_lease_is_over_though_nobody_else_wants_the_lock<S: Subject>(
     ensure(released != Released::Released, || {
         "the expired grant was released".to_owned()
     })?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_renewed_lease_outlives_its_first_time<S: Subject>(context: &Context<S>) -> Checked {
     for play in 0..3 {
         let lock = context.lock(&format!("outlives-{play}"));
         if outlives(context, &lock).await? {
-            return Ok(Finding::Passed);
+            return Ok(CheckOutcome::Passed);
         }
     }
     Err("this machine was too busy to renew in time, three times in a row".to_owned())
@@ -260,7 +260,7 @@ async fn a_release_by_a_non_holder_changes_nothing<S: Subject>(context: &Context
     ensure(released == Released::Released, || {
         format!("the holder's own release was answered with {released:?}")
     })?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_late_release_does_not_free_the_next_holders_lock<S: Subject>(
@@ -286,12 +286,14 @@ async fn a_late_release_does_not_free_the_next_holders_lock<S: Subject>(
         hand.is_held_by(&second).await?;
     }
     hand.release(&second.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_repeated_release_is_recognised<S: Subject>(context: &Context<S>) -> Checked {
     if !context.habit.remembers {
-        return Ok(Finding::NotApplicable("it forgets grants when they end"));
+        return Ok(CheckOutcome::NotApplicable(
+            "it forgets grants when they end",
+        ));
     }
     let hand = context.hand(&context.lock("repeated-release")).await?;
     let held = hand
@@ -302,14 +304,14 @@ async fn a_repeated_release_is_recognised<S: Subject>(context: &Context<S>) -> C
     ensure(again == Released::Ended(Ending::Released), || {
         format!("{again:?}")
     })?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_client_takes_its_own_lock_back_with_a_higher_token<S: Subject>(
     context: &Context<S>,
 ) -> Checked {
     if !context.habit.takes_back {
-        return Ok(Finding::NotApplicable("a client id is a label to it"));
+        return Ok(CheckOutcome::NotApplicable("a client id is a label to it"));
     }
     let hand = context.hand(&context.lock("back")).await?;
     let wish = hand.wish(context.long()?, Duration::ZERO)?;
@@ -326,7 +328,7 @@ async fn a_client_takes_its_own_lock_back_with_a_higher_token<S: Subject>(
     })?;
     hand.is_held_by(&second).await?;
     hand.release(&second.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_repeated_request_is_answered_with_its_first_grant<S: Subject>(
@@ -348,12 +350,12 @@ async fn a_repeated_request_is_answered_with_its_first_grant<S: Subject>(
     ensure(free.holder.is_none() && free.waiters == 0, || {
         format!("the lock is not free: {free:?}")
     })?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_held_lock_is_listed<S: Subject>(context: &Context<S>) -> Checked {
     if !context.habit.lists {
-        return Ok(Finding::NotApplicable("it cannot list"));
+        return Ok(CheckOutcome::NotApplicable("it cannot list"));
     }
     let client = context.client().await?;
     let mut leases = Vec::new();
@@ -381,7 +383,7 @@ async fn a_held_lock_is_listed<S: Subject>(context: &Context<S>) -> Checked {
     ensure(listed.is_empty(), || {
         format!("a released lock is listed: {listed:?}")
     })?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_ttl_out_of_range_is_an_error_that_names_the_range<S: Subject>(
@@ -409,5 +411,5 @@ async fn a_ttl_out_of_range_is_an_error_that_names_the_range<S: Subject>(
             })?,
         }
     }
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::conformance::Subject;
-use crate::conformance::report::{Finding, Report};
+use crate::conformance::report::{CheckOutcome, Report};
 use crate::conformance::steps::{Checked, Context, Failure, ensure, run_checks, say, within};
 use palisade_client::Client;
 use palisade_client::service::{AcquireRequest, Acquired, Released};
@@ -52,7 +52,7 @@ async fn a_dropped_guard_frees_the_lock<S: Subject>(context: &Context<S>) -> Che
     drop(next);
     hand.until("a free lock", |view| view.holder.is_none())
         .await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_cancelled_acquire_leaves_nothing<S: Subject>(context: &Context<S>) -> Checked {
@@ -71,7 +71,7 @@ async fn a_cancelled_acquire_leaves_nothing<S: Subject>(context: &Context<S>) ->
         Some(lease) => lease.release().await.map(drop).map_err(say)?,
         None => return Err("the lock was granted to a client that had left".to_owned()),
     }
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 /// The attempt is dropped at many points: before it is sent, in flight, granted but not yet read.
@@ -96,7 +96,7 @@ async fn a_request_cut_off_anywhere_and_abandoned_leaves_nothing<S: Subject>(
             format!("cut off after {patience:?}: {shown:?}")
         })?;
     }
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn an_abandoned_grant_is_given_back<S: Subject>(context: &Context<S>) -> Checked {
@@ -117,7 +117,7 @@ async fn an_abandoned_grant_is_given_back<S: Subject>(context: &Context<S>) -> C
     one.service.abandon(wish.request).await.map_err(say)?;
     other.is_held_by(&next).await?;
     other.release(&next.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_wait_that_is_over_leaves_the_queue<S: Subject>(context: &Context<S>) -> Checked {
@@ -140,7 +140,7 @@ async fn a_wait_that_is_over_leaves_the_queue<S: Subject>(context: &Context<S>) 
     ensure(shown.holder.is_none(), || {
         format!("the request was granted after its wait: {shown:?}")
     })?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 /// A client on its own runtime: when its thread stops or ends, all of the client's background work stops with
@@ -224,7 +224,7 @@ async fn a_dead_waiter_is_skipped<S: Subject>(context: &Context<S>) -> Checked {
     })?;
     hand.is_held_by(&next).await?;
     hand.release(&next.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 /// The observations of a holder that was stopped past its lease.
@@ -276,5 +276,5 @@ async fn a_client_stopped_past_its_lease_knows_it_when_it_continues<S: Subject>(
     })?;
     hand.is_held_by(&next).await?;
     hand.release(&next.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

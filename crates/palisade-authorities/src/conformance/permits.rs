@@ -5,7 +5,7 @@ use std::time::Duration;
 use palisade_core::{LockMode, Permits, Slots};
 
 use crate::conformance::Subject;
-use crate::conformance::report::{Finding, Report};
+use crate::conformance::report::{CheckOutcome, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, ensure, run_checks, say};
 use palisade_client::Fault;
 use palisade_client::service::{AcquireRequest, Acquired, Resized};
@@ -23,7 +23,7 @@ pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report
     );
 }
 
-const NONE: Checked = Ok(Finding::NotApplicable("it has no semaphores"));
+const NONE: Checked = Ok(CheckOutcome::NotApplicable("it has no semaphores"));
 
 impl Hand {
     fn wants(
@@ -64,7 +64,7 @@ fn slots(numbers: &[u32]) -> Slots {
 
 async fn an_authority_without_permits_says_so<S: Subject>(context: &Context<S>) -> Checked {
     if context.habit.shares {
-        return Ok(Finding::NotApplicable("it has semaphores"));
+        return Ok(CheckOutcome::NotApplicable("it has semaphores"));
     }
     let hand = context.hand(&context.lock("no-permits")).await?;
     let wish = hand.wants(context, 1, 2)?;
@@ -78,7 +78,7 @@ async fn an_authority_without_permits_says_so<S: Subject>(context: &Context<S>) 
     }
     let shown = hand.show().await?;
     ensure(shown.holder.is_none(), || format!("and granted: {shown:?}"))?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn permits_are_slots_and_each_grant_has_a_token_of_its_own<S: Subject>(
@@ -113,7 +113,7 @@ async fn permits_are_slots_and_each_grant_has_a_token_of_its_own<S: Subject>(
     for held in [&one, &next] {
         hand.release(&held.grant).await?;
     }
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_request_with_another_number_of_permits_is_refused_and_changes_nothing<S: Subject>(
@@ -141,7 +141,7 @@ async fn a_request_with_another_number_of_permits_is_refused_and_changes_nothing
         || format!("{before:?} became {after:?}"),
     )?;
     hand.release(&held.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn the_number_of_permits_changes_while_they_are_held<S: Subject>(
@@ -173,5 +173,5 @@ async fn the_number_of_permits_changes_while_they_are_held<S: Subject>(
     hand.release(&two.grant).await?;
     let last = hand.hold(&hand.wants(context, 1, 1)?).await?;
     hand.release(&last.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

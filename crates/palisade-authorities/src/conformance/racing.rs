@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use crate::conformance::report::{Finding, Report};
+use crate::conformance::report::{CheckOutcome, Report};
 use crate::conformance::steps::{Checked, Context, Failure, ensure, run_checks, say, within};
 use crate::conformance::{Habit, Subject};
 use palisade_client::Client;
@@ -28,12 +28,12 @@ pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report
 
 /// The state shared by racing clients: it stands for the resource, and sees every grant.
 #[derive(Default)]
-struct Resource {
+struct SharedResource {
     inside: AtomicBool,
     highest: AtomicU64,
 }
 
-impl Resource {
+impl SharedResource {
     fn enter(&self, token: u64) -> Result<(), Failure> {
         ensure(!self.inside.swap(true, Ordering::SeqCst), || {
             format!("two holders at once, the second with token {token}")
@@ -53,7 +53,7 @@ async fn one_holder_at_a_time_and_tokens_rise_in_grant_order<S: Subject>(
     context: &Context<S>,
 ) -> Checked {
     let lock = context.lock("race");
-    let resource = Arc::new(Resource::default());
+    let resource = Arc::new(SharedResource::default());
     let mut racers = JoinSet::new();
     for _ in 0..context.habit.racers {
         let client = context.client().await?;
@@ -67,14 +67,14 @@ async fn one_holder_at_a_time_and_tokens_rise_in_grant_order<S: Subject>(
     while let Some(racer) = racers.join_next().await {
         racer.map_err(say)??;
     }
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn race(
     client: Client,
     lock: String,
     habit: Habit,
-    resource: Arc<Resource>,
+    resource: Arc<SharedResource>,
 ) -> Result<(), Failure> {
     for _ in 0..habit.grants {
         let wish = client.lock(&lock).ttl(habit.long).wait(habit.patience * 10);
@@ -93,20 +93,20 @@ async fn race(
 
 /// Clients that wait for a lock in a known order. Each reports its number and its token when it is granted,
 /// and releases on request.
-struct Queue {
+struct WaitingClients {
     order: mpsc::UnboundedReceiver<(u32, u64)>,
     go: Arc<Semaphore>,
     waiters: JoinSet<Result<(), Failure>>,
     patience: Duration,
 }
 
-impl Queue {
+impl WaitingClients {
     /// Creates a holder, and a number of waiters behind it.
     async fn behind<S: Subject>(
         context: &Context<S>,
         lock: &str,
         many: u32,
-    ) -> Result<(Lease, Queue), Failure> {
+    ) -> Result<(Lease, WaitingClients), Failure> {
         let hand = context.hand(lock).await?;
         let wish = context.client().await?.lock(lock).ttl(context.habit.long);
         let holder = wish.acquire().await.map_err(say)?;
@@ -127,7 +127,7 @@ impl Queue {
             hand.until("one more waiter", |view| view.waiters > number)
                 .await?;
         }
-        let queue = Queue {
+        let queue = WaitingClients {
             order,
             go,
             waiters,
@@ -158,10 +158,12 @@ impl Queue {
 async fn waiters_are_granted_in_order<S: Subject>(context: &Context<S>) -> Checked {
     const WAITERS: u32 = 5;
     if !context.habit.fifo {
-        return Ok(Finding::NotApplicable("it promises no order of waiters"));
+        return Ok(CheckOutcome::NotApplicable(
+            "it promises no order of waiters",
+        ));
     }
     let lock = context.lock("order");
-    let (holder, mut queue) = Queue::behind(context, &lock, WAITERS).await?;
+    let (holder, mut queue) = WaitingClients::behind(context, &lock, WAITERS).await?;
     let tried = context.client().await?.lock(&lock).ttl(context.habit.long);
     let tried = tried.try_acquire().await;
     ensure(matches!(tried, Ok(None)), || {
@@ -178,18 +180,18 @@ async fn waiters_are_granted_in_order<S: Subject>(context: &Context<S>) -> Check
         queue.release();
     }
     queue.end().await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_release_wakes_one_waiter<S: Subject>(context: &Context<S>) -> Checked {
     const WAITERS: u32 = 8;
     let Some(before) = context.subject.wake_ups() else {
-        return Ok(Finding::NotApplicable(
+        return Ok(CheckOutcome::NotApplicable(
             "the authority itself grants, no waiter is woken to check",
         ));
     };
     let lock = context.lock("herd");
-    let (holder, mut queue) = Queue::behind(context, &lock, WAITERS).await?;
+    let (holder, mut queue) = WaitingClients::behind(context, &lock, WAITERS).await?;
     holder.release().await.map_err(say)?;
     for _ in 0..WAITERS {
         queue.next().await?;
@@ -200,5 +202,5 @@ async fn a_release_wakes_one_waiter<S: Subject>(context: &Context<S>) -> Checked
     ensure(woken == u64::from(WAITERS), || {
         format!("{WAITERS} releases with a waiter in the queue woke {woken} waiters")
     })?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

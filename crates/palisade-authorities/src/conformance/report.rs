@@ -11,7 +11,7 @@ pub struct Report {
 }
 
 /// The outcome of one check.
-pub(super) enum Finding {
+pub(super) enum CheckOutcome {
     Passed,
     /// The authority does not claim this property; the text says why.
     NotApplicable(&'static str),
@@ -46,10 +46,10 @@ impl Report {
         assert!(!self.passed.is_empty(), "no check was run");
     }
 
-    pub(super) fn note(&mut self, name: &'static str, result: Result<Finding, String>) {
+    pub(super) fn note(&mut self, name: &'static str, result: Result<CheckOutcome, String>) {
         match result {
-            Ok(Finding::Passed) => self.passed.push(name),
-            Ok(Finding::NotApplicable(why)) => self.not_applicable.push((name, why)),
+            Ok(CheckOutcome::Passed) => self.passed.push(name),
+            Ok(CheckOutcome::NotApplicable(why)) => self.not_applicable.push((name, why)),
             Err(saw) => self.failed.push((name, saw)),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use palisade_core::{GrantRef, LockName};
 
 use crate::conformance::Subject;
-use crate::conformance::report::{Finding, Report};
+use crate::conformance::report::{CheckOutcome, Report};
 use crate::conformance::steps::{Checked, Context, Failure, Hand, ensure, run_checks, say};
 use palisade_client::Fault;
 use palisade_client::service::{AcquireRequest, Acquired};
@@ -22,7 +22,7 @@ pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report
     );
 }
 
-const NONE: Checked = Ok(Finding::NotApplicable("it grants one lock at a time"));
+const NONE: Checked = Ok(CheckOutcome::NotApplicable("it grants one lock at a time"));
 
 /// Hands for two locks; the first name is the lower one.
 async fn two<S: Subject>(context: &Context<S>, name: &str) -> Result<(Hand, Hand), Failure> {
@@ -54,7 +54,9 @@ async fn an_authority_that_grants_one_lock_at_a_time_says_so<S: Subject>(
     context: &Context<S>,
 ) -> Checked {
     if context.habit.shares {
-        return Ok(Finding::NotApplicable("it grants several locks at once"));
+        return Ok(CheckOutcome::NotApplicable(
+            "it grants several locks at once",
+        ));
     }
     let (a, b) = two(context, "no-sets").await?;
     let wish = a.wants_also(context, &[&b], Duration::ZERO)?;
@@ -66,7 +68,7 @@ async fn an_authority_that_grants_one_lock_at_a_time_says_so<S: Subject>(
     ensure(shown.holder.is_none(), || {
         format!("and one was granted: {shown:?}")
     })?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_set_is_granted_whole_or_not_at_all<S: Subject>(context: &Context<S>) -> Checked {
@@ -112,7 +114,7 @@ async fn a_set_is_granted_whole_or_not_at_all<S: Subject>(context: &Context<S>) 
     a.is_held_by(&first).await?;
     a.release(&first.grant).await?;
     b.release(&next.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 /// A waiting set holds nothing and keeps its place: later requests wait behind it, even for a free lock.
@@ -167,5 +169,5 @@ async fn two_sets_in_opposite_orders_do_not_wait_for_each_other<S: Subject>(
         tokens.is_sorted() && tokens.iter().all(|token| *token > one.token()),
         || format!("{} and then {tokens:?}", one.token()),
     )?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 use palisade_core::LockMode;
 
 use crate::conformance::Subject;
-use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{Checked, Context, Failure, Hand, Held, ensure, run_checks, say};
+use crate::conformance::report::{CheckOutcome, Report};
+use crate::conformance::steps::{
+    Checked, Context, Failure, Hand, UnrenewedGrant, ensure, run_checks, say,
+};
 use palisade_client::kind::Shared;
 use palisade_client::service::{AcquireRequest, Acquired, Released, Renewal, Under};
 use palisade_client::{Client, Error, Fault, Lease, LockRequest};
@@ -28,7 +30,7 @@ pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report
     );
 }
 
-const NONE: Checked = Ok(Finding::NotApplicable("it has no shared locks"));
+const NONE: Checked = Ok(CheckOutcome::NotApplicable("it has no shared locks"));
 
 impl Hand {
     fn reads(
@@ -43,7 +45,7 @@ impl Hand {
         })
     }
 
-    async fn read(&self, context: &Context<impl Subject>) -> Result<Held, Failure> {
+    async fn read(&self, context: &Context<impl Subject>) -> Result<UnrenewedGrant, Failure> {
         self.hold(&self.reads(context, Duration::ZERO)?).await
     }
 
@@ -57,7 +59,7 @@ impl Hand {
 
 async fn an_authority_without_shared_locks_says_so<S: Subject>(context: &Context<S>) -> Checked {
     if context.habit.shares {
-        return Ok(Finding::NotApplicable("it has shared locks"));
+        return Ok(CheckOutcome::NotApplicable("it has shared locks"));
     }
     let hand = context.hand(&context.lock("unsupported")).await?;
     let wish = hand.reads(context, Duration::ZERO)?;
@@ -67,7 +69,7 @@ async fn an_authority_without_shared_locks_says_so<S: Subject>(context: &Context
     }
     let shown = hand.show().await?;
     ensure(shown.holder.is_none(), || format!("and granted: {shown:?}"))?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn readers_hold_together_under_one_token_and_a_writer_waits_for_the_last<S: Subject>(
@@ -122,7 +124,7 @@ async fn readers_hold_together_under_one_token_and_a_writer_waits_for_the_last<S
     hand.is_denied(&hand.reads(context, Duration::ZERO)?)
         .await?;
     hand.release(&writer.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_reader_waits_behind_a_writer_that_waits<S: Subject>(context: &Context<S>) -> Checked {
@@ -160,7 +162,7 @@ async fn a_reader_waits_behind_a_writer_that_waits<S: Subject>(context: &Context
         format!("{} after {}", last.token(), writer.token())
     })?;
     hand.release(&last.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_release_names_one_reader<S: Subject>(context: &Context<S>) -> Checked {
@@ -186,7 +188,7 @@ async fn a_release_names_one_reader<S: Subject>(context: &Context<S>) -> Checked
     hand.release(&other.grant).await?;
     let shown = hand.show().await?;
     ensure(shown.holder.is_none(), || format!("released: {shown:?}"))?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_writer_becomes_a_reader_with_a_higher_token<S: Subject>(
@@ -215,7 +217,7 @@ async fn a_writer_becomes_a_reader_with_a_higher_token<S: Subject>(
     for reader in [reader, other] {
         reader.release().await.map_err(say)?;
     }
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn a_reader_cannot_become_a_writer<S: Subject>(context: &Context<S>) -> Checked {
@@ -236,7 +238,7 @@ async fn a_reader_cannot_become_a_writer<S: Subject>(context: &Context<S>) -> Ch
     }
     hand.is_held_by(&reader).await?;
     hand.release(&reader.grant).await?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 /// A client that holds a lock in mode update, and a reader beside it.
@@ -302,7 +304,7 @@ async fn a_reader_in_mode_update_becomes_the_writer_when_the_others_are_gone<S: 
         .await?;
     writer.check().map_err(say)?;
     writer.release().await.map_err(say)?;
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }
 
 async fn an_upgrade_that_is_not_granted_leaves_the_reader_as_it_was<S: Subject>(
@@ -330,5 +332,5 @@ async fn an_upgrade_that_is_not_granted_leaves_the_reader_as_it_was<S: Subject>(
     for reader in [reader, update].into_iter().chain(late) {
         reader.release().await.map_err(say)?;
     }
-    Ok(Finding::Passed)
+    Ok(CheckOutcome::Passed)
 }

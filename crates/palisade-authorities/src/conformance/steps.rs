@@ -6,7 +6,7 @@ use std::time::Duration;
 use palisade_core::holder::Caution;
 use palisade_core::{ClientId, GrantRef, Granted, LockName, LockView, Span, Timestamp, Token, Ttl};
 
-use crate::conformance::report::Finding;
+use crate::conformance::report::CheckOutcome;
 use crate::conformance::{Habit, Subject};
 use palisade_client::Client;
 use palisade_client::clock::{BootClock, Clock as _};
@@ -16,7 +16,7 @@ use palisade_client::service::{
 
 /// The reason why a check failed: the observation that contradicts the rule.
 pub(super) type Failure = String;
-pub(super) type Checked = Result<Finding, Failure>;
+pub(super) type Checked = Result<CheckOutcome, Failure>;
 
 /// The time allowed for one hand-over on a busy machine.
 const EACH_GRANT: Duration = Duration::from_millis(100);
@@ -96,14 +96,14 @@ pub(super) struct Hand {
 
 /// A grant that is not renewed in the background.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct UnrenewedGrant {
     pub(super) granted: Granted,
     pub(super) grant: GrantRef,
     /// The instant until which its holder may believe in it, by the same rule as for every guard.
     pub(super) until: Timestamp,
 }
 
-impl Held {
+impl UnrenewedGrant {
     pub(super) fn token(&self) -> Token {
         self.granted.token
     }
@@ -133,7 +133,7 @@ impl Hand {
     }
 
     /// Sends a request that must be granted.
-    pub(super) async fn hold(&self, wish: &AcquireRequest) -> Result<Held, Failure> {
+    pub(super) async fn hold(&self, wish: &AcquireRequest) -> Result<UnrenewedGrant, Failure> {
         let t0 = BootClock.now();
         match self.ask(wish).await? {
             Acquired::Granted(granted) => Ok(self.held(t0, granted)),
@@ -141,8 +141,8 @@ impl Hand {
         }
     }
 
-    fn held(&self, t0: Timestamp, granted: Granted) -> Held {
-        Held {
+    fn held(&self, t0: Timestamp, granted: Granted) -> UnrenewedGrant {
+        UnrenewedGrant {
             grant: GrantRef {
                 lock: self.lock.clone(),
                 key: granted.key,
@@ -153,7 +153,7 @@ impl Hand {
         }
     }
 
-    pub(super) async fn renew(&self, held: &Held) -> Result<Renewal, Failure> {
+    pub(super) async fn renew(&self, held: &UnrenewedGrant) -> Result<Renewal, Failure> {
         let answer = self.service.renew(held.grant.clone(), None).await;
         answer.map_err(say)
     }
@@ -186,7 +186,7 @@ impl Hand {
     }
 
     /// Fails unless exactly this grant holds the lock.
-    pub(super) async fn is_held_by(&self, held: &Held) -> Result<(), Failure> {
+    pub(super) async fn is_held_by(&self, held: &UnrenewedGrant) -> Result<(), Failure> {
         let view = self.show().await?;
         match view.holder {
             Some(holder) if holder.token == held.token() => Ok(()),

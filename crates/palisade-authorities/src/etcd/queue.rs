@@ -9,8 +9,8 @@ use palisade_core::{
 
 use super::keys::{lease_id, range};
 use super::wire::{
-    Alive, KeyValue, TxnRequest, Watch, Wire, absent, created, first_of, get, last_before, op, put,
-    ranged,
+    Alive, KeyValue, KeyWatch, TxnRequest, Wire, absent, created, first_of, get, last_before, op,
+    put, ranged,
 };
 use super::{Etcd, fault};
 use crate::wall_clock::wall;
@@ -26,7 +26,7 @@ pub(super) struct Ticket {
 }
 
 /// The position of a request in the queue.
-pub(super) struct Position {
+pub(super) struct QueuePosition {
     /// The create revision of its key.
     pub(super) token: Token,
     /// The cluster's revision at the time of the query.
@@ -58,7 +58,7 @@ impl Ticket {
         &self,
         wire: &Wire,
         token: Option<Token>,
-    ) -> Result<Option<Position>, Fault> {
+    ) -> Result<Option<QueuePosition>, Fault> {
         let txn = TxnRequest {
             compare: vec![created(&self.key, token)],
             success: vec![op(get(&self.key))],
@@ -68,7 +68,7 @@ impl Ticket {
         let Some(own) = found.key(0) else {
             return Ok(None);
         };
-        Ok(Some(Position {
+        Ok(Some(QueuePosition {
             token: self::token(&own)?,
             revision: found.revision,
             before: None,
@@ -107,7 +107,7 @@ pub(super) async fn acquire(etcd: &Etcd, request: AcquireRequest) -> Result<Acqu
         }
         Alive::Gone => return Err(lost_its_position()),
     }
-    let asked = Asked {
+    let asked = QueuedAcquire {
         etcd,
         ticket,
         ttl,
@@ -118,7 +118,7 @@ pub(super) async fn acquire(etcd: &Etcd, request: AcquireRequest) -> Result<Acqu
 }
 
 /// A request with a live lease.
-struct Asked<'a> {
+struct QueuedAcquire<'a> {
     etcd: &'a Etcd,
     ticket: Ticket,
     ttl: Ttl,
@@ -126,7 +126,7 @@ struct Asked<'a> {
     request: AcquireRequest,
 }
 
-impl Asked<'_> {
+impl QueuedAcquire<'_> {
     /// Joins the queue and stays in it until the request is first or the wait is over. `alive` is the instant
     /// at which the last acknowledged keep-alive of the lease was sent.
     async fn wait_for_grant(self, mut alive: Timestamp) -> Result<Acquired, Fault> {
@@ -199,7 +199,7 @@ impl Asked<'_> {
 
     /// Reads the request's own key and its predecessor in one transaction: a missing predecessor means
     /// nothing if the request's own key is also gone.
-    async fn position(&self, token: Token) -> Result<Option<Position>, Fault> {
+    async fn position(&self, token: Token) -> Result<Option<QueuePosition>, Fault> {
         let before = last_before(&self.etcd.root, &self.request.lock, token);
         let txn = TxnRequest {
             compare: vec![created(&self.ticket.key, Some(token))],
@@ -207,7 +207,7 @@ impl Asked<'_> {
             failure: Vec::new(),
         };
         let mut found = self.etcd.wire.txn(txn).await?;
-        Ok(found.succeeded.then(|| Position {
+        Ok(found.succeeded.then(|| QueuePosition {
             token,
             revision: found.revision,
             before: found.key(0).map(|key| key.key),
@@ -284,7 +284,7 @@ enum Joined {
     TokensExhausted,
 }
 
-async fn is_gone(watch: &mut Watch) -> Result<(), Fault> {
+async fn is_gone(watch: &mut KeyWatch) -> Result<(), Fault> {
     loop {
         let answer = watch.events.message().await;
         match answer.map_err(fault::of_write)? {

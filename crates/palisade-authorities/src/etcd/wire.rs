@@ -120,9 +120,9 @@ impl Wire {
         Ok(self.range(first_of(root, lock)).await?.kvs.pop())
     }
 
-    pub(super) async fn txn(&self, txn: TxnRequest) -> Result<Answers, Fault> {
+    pub(super) async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse, Fault> {
         let answer = self.kv().txn(txn).await;
-        Answers::of(answer.map_err(of_write)?.into_inner())
+        TxnResponse::of(answer.map_err(of_write)?.into_inner())
     }
 
     /// Deletes a key if it is still the one created at this revision (or at any); returns whether it was.
@@ -183,7 +183,7 @@ impl Wire {
     }
 
     /// Watches for the deletion of a key, from this revision on.
-    pub(super) async fn watch(&self, key: &[u8], start_revision: i64) -> Result<Watch, Fault> {
+    pub(super) async fn watch(&self, key: &[u8], start_revision: i64) -> Result<KeyWatch, Fault> {
         let create = pb::WatchCreateRequest {
             key: key.to_vec(),
             start_revision,
@@ -209,7 +209,7 @@ impl Wire {
         );
         let answer = WatchClient::new(self.channel.clone()).watch(request).await;
         let events = answer.map_err(of_read)?.into_inner();
-        Ok(Watch {
+        Ok(KeyWatch {
             events,
             _open: open,
         })
@@ -218,7 +218,7 @@ impl Wire {
 
 /// A watch, which ends when this value is dropped. The server ends a watch only when its stream of requests
 /// ends, not when nobody reads the answers any more.
-pub(super) struct Watch {
+pub(super) struct KeyWatch {
     pub(super) events: Streaming<WatchResponse>,
     _open: oneshot::Sender<Infallible>,
 }
@@ -237,15 +237,15 @@ fn endpoint(host: &str) -> Result<Endpoint, Fault> {
 }
 
 /// The outcome of a transaction.
-pub(super) struct Answers {
+pub(super) struct TxnResponse {
     pub(super) succeeded: bool,
     pub(super) revision: i64,
     /// The results of each of its ranges, in order.
     pub(super) ranges: Vec<pb::RangeResponse>,
 }
 
-impl Answers {
-    fn of(answer: pb::TxnResponse) -> Result<Answers, Fault> {
+impl TxnResponse {
+    fn of(answer: pb::TxnResponse) -> Result<TxnResponse, Fault> {
         let ranges = answer
             .responses
             .into_iter()
@@ -253,7 +253,7 @@ impl Answers {
                 Some(Done::ResponseRange(range)) => Some(range),
                 _ => None,
             });
-        Ok(Answers {
+        Ok(TxnResponse {
             succeeded: answer.succeeded,
             revision: answer.header.ok_or_else(nonsense)?.revision,
             ranges: ranges.collect(),

@@ -11,9 +11,9 @@
 //!   with the next client that gets the session. Connect to the server itself.
 //!
 //! ```compile_fail
-//! # use palisade_authorities::postgres::advisory::Guard;
+//! # use palisade_authorities::postgres::advisory::AdvisoryLockGuard;
 //! fn claim(token: palisade_client::Token) {}
-//! fn fenced(guard: &Guard) {
+//! fn fenced(guard: &AdvisoryLockGuard) {
 //!     claim(guard.token()); // there is none
 //! }
 //! ```
@@ -40,7 +40,7 @@ pub struct AdvisoryLocks {
 
 /// A lock that is held for as long as its own connection exists. It has no token: see the [module](self).
 #[must_use = "dropping the guard ends the session, and with it the lock"]
-pub struct Guard {
+pub struct AdvisoryLockGuard {
     lock: LockName,
     client: Client,
     connection: JoinHandle<()>,
@@ -63,12 +63,16 @@ impl AdvisoryLocks {
     ///
     /// # Errors
     /// Faults only. Dropping the future leaves nothing behind, because its session ends.
-    pub async fn acquire(&self, name: &str, wait: Duration) -> Result<Option<Guard>, Error> {
+    pub async fn acquire(
+        &self,
+        name: &str,
+        wait: Duration,
+    ) -> Result<Option<AdvisoryLockGuard>, Error> {
         let lock = LockName::new(name)?;
         let connected = self.config.connect(NoTls).await;
         let (client, connection) = connected.map_err(fault::connecting)?;
         let connection = tokio::spawn(async move { drop(connection.await) });
-        let guard = Guard {
+        let guard = AdvisoryLockGuard {
             lock,
             client,
             connection,
@@ -77,7 +81,7 @@ impl AdvisoryLocks {
     }
 }
 
-impl Guard {
+impl AdvisoryLockGuard {
     async fn take(&self, wait: Duration) -> Result<bool, Fault> {
         let name = [(&self.lock.as_str() as _, Type::TEXT)];
         if wait.is_zero() {
@@ -127,7 +131,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for AdvisoryLockGuard {
     fn drop(&mut self) {
         self.connection.abort();
     }

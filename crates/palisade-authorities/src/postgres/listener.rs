@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
 use super::fault;
-use crate::notifications::{Notifications, Waiting};
+use crate::notifications::{Notifications, WaitingRequest};
 use palisade_client::Fault;
 use palisade_client::service::fresh_request_id;
 
@@ -40,7 +40,7 @@ impl Listener {
 
     /// Subscribes to this request's grant. Without a listening connection waiters poll, so a failure to open
     /// one is not an error.
-    pub(super) async fn listen(&self, request: RequestId) -> Waiting<'_> {
+    pub(super) async fn listen(&self, request: RequestId) -> WaitingRequest<'_> {
         let waiting = self.notifications.open(request);
         let mut task = self.task.lock().await;
         if task.as_ref().is_none_or(JoinHandle::is_finished) {

@@ -49,7 +49,7 @@ use palisade_client::Fault;
 use palisade_client::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
 };
-use pool::Pool;
+use pool::ConnectionPool;
 
 /// The script that creates the tables and functions. [`Postgres::connect`] runs it if they are missing. If
 /// the role may not create a schema, an administrator runs it first.
@@ -61,7 +61,7 @@ const VERSION: i32 = 1;
 /// Connections to a database with Palisade's lock table.
 pub struct Postgres {
     authority: AuthorityId,
-    pool: Pool,
+    pool: ConnectionPool,
     listener: Listener,
 }
 
@@ -73,7 +73,7 @@ impl Postgres {
     /// [`Fault::Invalid`] for an invalid address or a role without the right to set up, [`Fault::Unreachable`] if
     /// nothing answers there.
     pub async fn connect(url: &str, connections: usize) -> Result<Postgres, Fault> {
-        let pool = Pool::new(pool::config(url)?, connections)?;
+        let pool = ConnectionPool::new(pool::config(url)?, connections)?;
         let authority = prepare(&pool).await?;
         let listener = Listener::new(pool.config().clone())?;
         Ok(Postgres {
@@ -181,7 +181,7 @@ fn named(grant: &GrantRef) -> (String, Option<i64>) {
 }
 
 /// Creates missing tables and functions, and returns the authority id.
-async fn prepare(pool: &Pool) -> Result<AuthorityId, Fault> {
+async fn prepare(pool: &ConnectionPool) -> Result<AuthorityId, Fault> {
     let there = "SELECT to_regprocedure('palisade.listed(text, text, bigint)') IS NOT NULL";
     if !pool
         .one(there, &[])

@@ -15,7 +15,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The connections over which operations are spread. A statement waits while its lock is busy, and later
 /// statements on the same connection wait with it. One connection is correct; several are faster.
-pub(super) struct Pool {
+pub(super) struct ConnectionPool {
     config: Config,
     slots: Vec<Mutex<Option<Arc<Client>>>>,
     next: AtomicUsize,
@@ -23,12 +23,12 @@ pub(super) struct Pool {
 
 type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
-impl Pool {
-    pub(super) fn new(config: Config, connections: usize) -> Result<Pool, Fault> {
+impl ConnectionPool {
+    pub(super) fn new(config: Config, connections: usize) -> Result<ConnectionPool, Fault> {
         if connections == 0 {
             return Err(Fault::invalid("a client needs at least 1 connection"));
         }
-        Ok(Pool {
+        Ok(ConnectionPool {
             config,
             slots: (0..connections).map(|_| Mutex::default()).collect(),
             next: AtomicUsize::new(0),

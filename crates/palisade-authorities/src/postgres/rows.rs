@@ -9,7 +9,7 @@ use palisade_client::service::{Acquired, Cursor, Page, Released, Renewal, Revoca
 use palisade_client::{Fault, Reason};
 
 /// The answers to one `palisade.acquire`.
-pub(super) enum Asked {
+pub(super) enum AcquireAnswer {
     Granted(Grant),
     /// The request waits; `first` means that it is first in the queue.
     Queued {
@@ -26,25 +26,25 @@ pub(super) struct Grant {
     pub(super) acquired_at: WallTime,
 }
 
-pub(super) fn asked(row: &Row) -> Result<Asked, Fault> {
+pub(super) fn asked(row: &Row) -> Result<AcquireAnswer, Fault> {
     let outcome = text(row, "outcome")?;
     Ok(match outcome {
-        "granted" => Asked::Granted(Grant {
+        "granted" => AcquireAnswer::Granted(Grant {
             token: token(row)?,
             remaining: span(row)?,
             acquired_at: wall(row)?,
         }),
-        "queued" => Asked::Queued {
+        "queued" => AcquireAnswer::Queued {
             first: row.try_get("o_first").map_err(unexpected)?,
             holder: holder(row)?,
         },
-        "held" => Asked::Other(Acquired::Held(holder(row)?)),
-        "queue_full" => Asked::Other(Acquired::QueueFull(
+        "held" => AcquireAnswer::Other(Acquired::Held(holder(row)?)),
+        "queue_full" => AcquireAnswer::Other(Acquired::QueueFull(
             "1024 requests wait for this lock, the largest number allowed".into(),
         )),
-        "tokens_exhausted" => Asked::Other(Acquired::TokensExhausted),
-        "abandoned" => Asked::Other(Acquired::Abandoned),
-        over => Asked::Other(Acquired::Over(Some(ending(over)?))),
+        "tokens_exhausted" => AcquireAnswer::Other(Acquired::TokensExhausted),
+        "abandoned" => AcquireAnswer::Other(Acquired::Abandoned),
+        over => AcquireAnswer::Other(Acquired::Over(Some(ending(over)?))),
     })
 }
 

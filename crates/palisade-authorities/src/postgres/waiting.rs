@@ -4,7 +4,7 @@ use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 use tokio_postgres::types::Type;
 
 use super::Postgres;
-use super::rows::{self, Asked};
+use super::rows::{self, AcquireAnswer};
 use crate::notifications;
 use palisade_client::Fault;
 use palisade_client::clock::{BootClock, Clock as _};
@@ -28,7 +28,7 @@ pub(super) async fn acquire(
         let wait = sent < until;
         let row = ask(postgres, &request, i64::from(ttl.as_millis()), wait).await?;
         match rows::asked(&row)? {
-            Asked::Granted(grant) => {
+            AcquireAnswer::Granted(grant) => {
                 // The rest of the wait counts from when this statement was sent.
                 let waited = sent.since(called);
                 return Ok(Acquired::Granted(Granted {
@@ -43,7 +43,7 @@ pub(super) async fn acquire(
                     acquired_at: grant.acquired_at,
                 }));
             }
-            Asked::Queued { first, holder } => {
+            AcquireAnswer::Queued { first, holder } => {
                 // A waiter shows that it is alive at a third of its time. The first in the queue also asks
                 // when the holder's lease is due, and every second in case a notification is lost.
                 let third = Span::from_nanos(ttl.span().as_nanos() / 3);
@@ -56,14 +56,14 @@ pub(super) async fn acquire(
                     Some(waiting) => waiting.wait_until(sent.after(next).min(until)).await,
                     None => None,
                 };
-                let asked = notifications::Asked { called, sent };
+                let asked = notifications::RequestTimes { called, sent };
                 if let Some(notified) = notified
                     && let Some(granted) = notified.granted(request.request, ttl, asked)
                 {
                     return Ok(Acquired::Granted(granted));
                 }
             }
-            Asked::Other(acquired) => return Ok(acquired),
+            AcquireAnswer::Other(acquired) => return Ok(acquired),
         }
     }
 }

@@ -7,7 +7,7 @@ use palisade_core::RequestId;
 use redis::{Client, RedisError};
 use tokio::task::JoinHandle;
 
-use crate::notifications::{Notifications, Waiting};
+use crate::notifications::{Notifications, WaitingRequest};
 use palisade_client::Fault;
 use palisade_client::service::fresh_request_id;
 
@@ -37,7 +37,7 @@ impl Listener {
 
     /// Subscribes to this request's grant. Without a listening connection waiters poll, so a failure to open
     /// one is not an error.
-    pub(super) async fn listen(&self, request: RequestId) -> Waiting<'_> {
+    pub(super) async fn listen(&self, request: RequestId) -> WaitingRequest<'_> {
         let waiting = self.notifications.open(request);
         let mut task = self.task.lock().await;
         if task.as_ref().is_none_or(JoinHandle::is_finished) {

@@ -56,14 +56,14 @@ pub(super) async fn abandon(redis: &Redis, request: RequestId) -> Result<(), Fau
 const AT_ONCE: u32 = 1_000;
 
 /// One step of a scan over all locks.
-struct Step {
+struct ScanStep {
     /// The locks held, each with the request that was granted it.
     held: Vec<(LockName, String)>,
     /// The cursor of the next step; 0 after the last.
     next: u64,
 }
 
-async fn step(redis: &Redis, prefix: &str, cursor: u64, count: u32) -> Result<Step, Fault> {
+async fn step(redis: &Redis, prefix: &str, cursor: u64, count: u32) -> Result<ScanStep, Fault> {
     let locks = format!("{ROOT}lock:");
     let scan = redis::cmd("SCAN")
         .arg(cursor)
@@ -75,7 +75,7 @@ async fn step(redis: &Redis, prefix: &str, cursor: u64, count: u32) -> Result<St
     let mut connection = redis.connection.clone();
     let found = scan.query_async(&mut connection).await;
     let (next, keys): (u64, Vec<String>) = found.map_err(fault::of)?;
-    let mut step = Step {
+    let mut step = ScanStep {
         held: Vec::new(),
         next,
     };

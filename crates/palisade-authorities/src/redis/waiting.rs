@@ -4,7 +4,7 @@ use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 
 use super::Redis;
 use super::answer::OPENED;
-use crate::notifications::Asked;
+use crate::notifications::RequestTimes;
 use crate::wall_clock::wall;
 use palisade_client::Fault;
 use palisade_client::clock::{BootClock, Clock as _};
@@ -84,7 +84,8 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
         };
         // The number of replicas that have the grant is known only by asking.
         if let Some(notified) = notified.filter(|_| redis.replicas == 0)
-            && let Some(granted) = notified.granted(request.request, ttl, Asked { called, sent })
+            && let Some(granted) =
+                notified.granted(request.request, ttl, RequestTimes { called, sent })
         {
             return Ok(Acquired::Granted(granted));
         }

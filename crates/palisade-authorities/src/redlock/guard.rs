@@ -15,7 +15,7 @@ use palisade_client::hold::Hold;
 /// A lock that is held, as far as this process knows. It has no token: see the [module](super). It renews itself after
 /// a third of its time to live; dropping it releases the lock in the background.
 #[must_use = "dropping the guard releases the lock"]
-pub struct Guard {
+pub struct RedlockGuard {
     redlock: Redlock,
     lock: LockName,
     value: Box<str>,
@@ -23,14 +23,14 @@ pub struct Guard {
     keeper: JoinHandle<()>,
 }
 
-impl Guard {
+impl RedlockGuard {
     pub(super) fn new(
         redlock: Redlock,
         lock: LockName,
         value: Box<str>,
         ttl: Ttl,
         deadline: Timestamp,
-    ) -> Guard {
+    ) -> RedlockGuard {
         let hold = Arc::new(Hold::new(deadline));
         let keeping = keep(
             redlock.clone(),
@@ -39,7 +39,7 @@ impl Guard {
             ttl,
             Arc::clone(&hold),
         );
-        Guard {
+        RedlockGuard {
             keeper: tokio::spawn(keeping),
             redlock,
             lock,
@@ -81,7 +81,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for RedlockGuard {
     fn drop(&mut self) {
         self.keeper.abort();
         if self.hold.why() == Some(Loss::Released) {
@@ -99,7 +99,7 @@ impl Drop for Guard {
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for RedlockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("lock", &self.lock)

@@ -17,9 +17,9 @@
 //!   shows both.
 //!
 //! ```compile_fail
-//! # use palisade_authorities::redlock::Guard;
+//! # use palisade_authorities::redlock::RedlockGuard;
 //! fn claim(token: palisade_client::Token) {}
-//! fn fenced(guard: &Guard) {
+//! fn fenced(guard: &RedlockGuard) {
 //!     claim(guard.token()); // there is none
 //! }
 //! ```
@@ -36,7 +36,7 @@ use std::time::Duration;
 use palisade_core::holder::Caution;
 use palisade_core::{LockName, Span, Ttl};
 
-pub use guard::Guard;
+pub use guard::RedlockGuard;
 use palisade_client::Error;
 use palisade_client::Fault;
 use palisade_client::clock::{BootClock, Clock as _};
@@ -56,7 +56,7 @@ impl Redlock {
     /// # Errors
     /// [`Fault::Invalid`] for an invalid address, [`Fault::Unreachable`] unless a majority answers.
     pub async fn connect(url: &str) -> Result<Redlock, Fault> {
-        let hosts = crate::url::Parts::of(url, "redlock")?.hosts(PORT)?;
+        let hosts = crate::url::UrlParts::of(url, "redlock")?.hosts(PORT)?;
         if hosts.len() < 3 || hosts.len().is_multiple_of(2) {
             return Err(Fault::invalid(format!(
                 "Redlock needs an odd number of primaries, 3 or more, not {}",
@@ -89,7 +89,7 @@ impl Redlock {
         name: &str,
         ttl: Duration,
         wait: Duration,
-    ) -> Result<Option<Guard>, Error> {
+    ) -> Result<Option<RedlockGuard>, Error> {
         let lock = LockName::new(name)?;
         let ttl = Ttl::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))?;
         let value = fresh_request_id()?.to_hex();
@@ -109,13 +109,13 @@ impl Redlock {
     }
 
     /// Asks every primary once.
-    async fn round(&self, lock: &LockName, ttl: Ttl, value: &str) -> Option<Guard> {
+    async fn round(&self, lock: &LockName, ttl: Ttl, value: &str) -> Option<RedlockGuard> {
         let sent = BootClock.now();
         let asked = self.primaries.iter().map(|one| one.set(lock, value, ttl));
         let granted = count(futures_util::future::join_all(asked).await);
         let deadline = CAUTION.deadline(sent, ttl.span());
         if granted >= self.quorum() && BootClock.now() < deadline {
-            return Some(Guard::new(
+            return Some(RedlockGuard::new(
                 self.clone(),
                 lock.clone(),
                 value.into(),

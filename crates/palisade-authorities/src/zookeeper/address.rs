@@ -17,7 +17,7 @@ pub(super) struct Address {
 
 impl Address {
     pub(super) fn parse(given: &str) -> Result<Address, Fault> {
-        let parts = url::Parts::of(given, "zookeeper")?;
+        let parts = url::UrlParts::of(given, "zookeeper")?;
         if parts.user.is_some() {
             return Err(parts.wrong("user names and passwords are not supported for ZooKeeper"));
         }

@@ -10,7 +10,7 @@ use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState, Stat};
 
 use super::address::Address;
 use super::fault;
-use super::node::{self, Child, Node};
+use super::node::{self, Child, QueueNode};
 use palisade_client::Fault;
 use palisade_client::service::fresh_request_id;
 
@@ -111,7 +111,7 @@ impl Ensemble {
     }
 
     /// Returns the holder's node of a lock.
-    pub(super) async fn first(&self, lock: &LockName) -> Result<Option<Node>, Fault> {
+    pub(super) async fn first(&self, lock: &LockName) -> Result<Option<QueueNode>, Fault> {
         let (session, directory) = (self.query_session().await?, self.directory(lock));
         loop {
             let queue = children(&session, &directory).await?;
@@ -125,7 +125,7 @@ impl Ensemble {
     }
 
     /// Returns a grant's node, if it still exists with that token.
-    pub(super) async fn find(&self, grant: &GrantRef) -> Result<Option<Node>, Fault> {
+    pub(super) async fn find(&self, grant: &GrantRef) -> Result<Option<QueueNode>, Fault> {
         let (session, directory) = (self.query_session().await?, self.directory(&grant.lock));
         session.sync(&directory).await.map_err(fault::of)?;
         let request = node::hex(grant.key.as_bytes());
@@ -200,7 +200,7 @@ pub(super) async fn stat(
     session: &Client,
     directory: &str,
     child: &Child,
-) -> Result<Option<Node>, Fault> {
+) -> Result<Option<QueueNode>, Fault> {
     let path = format!("{directory}/{}", child.name);
     let Some(stat) = session.check_stat(&path).await.map_err(fault::of)? else {
         return Ok(None);
@@ -214,7 +214,7 @@ pub(super) async fn own(
     session: &Client,
     directory: &str,
     request: &str,
-) -> Result<Option<Node>, Fault> {
+) -> Result<Option<QueueNode>, Fault> {
     let queue = children(session, directory).await?;
     let mut own = queue.iter().filter(|child| child.is_of(request));
     let Some(first) = own.next() else {
@@ -246,10 +246,10 @@ async fn delete(session: &Client, directory: &str, child: &Child) -> Result<(), 
 }
 
 /// A child with its attributes.
-pub(super) fn node(directory: &str, child: &Child, stat: &Stat) -> Result<Node, Fault> {
+pub(super) fn node(directory: &str, child: &Child, stat: &Stat) -> Result<QueueNode, Fault> {
     let path = format!("{directory}/{}", child.name);
     let token = node::token(stat).ok_or_else(exhausted)?;
-    Ok(Node { path, token })
+    Ok(QueueNode { path, token })
 }
 
 fn exhausted() -> Fault {

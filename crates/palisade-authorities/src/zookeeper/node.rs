@@ -10,7 +10,7 @@ const INFIX: &str = "-lock-";
 
 /// A node in a lock's queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct QueueNode {
     pub(super) path: String,
     pub(super) token: Token,
 }

@@ -9,7 +9,7 @@ use palisade_core::{Granted, Holder, LeaseId, LeaseKey, Span, Timestamp, Token, 
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType};
 
 use super::ensemble::{self, children, own, stat};
-use super::node::{self, Child, Data, Node};
+use super::node::{self, Child, Data, QueueNode};
 use super::registration::Registration;
 use super::{ZooKeeper, fault};
 use crate::wall_clock::wall;
@@ -33,7 +33,7 @@ pub(super) async fn acquire(
     let registration = zookeeper
         .registrations
         .begin(&id, &session, &directory, ttl);
-    let asked = Asked {
+    let asked = QueuedAcquire {
         zookeeper,
         session,
         directory,
@@ -56,10 +56,10 @@ pub(super) async fn acquire(
 }
 
 /// The position of a request in the queue.
-struct Look {
+struct QueuePosition {
     queue: Vec<Child>,
     place: usize,
-    own: Node,
+    own: QueueNode,
     /// The time at which the query was sent.
     sent: Timestamp,
 }
@@ -74,7 +74,7 @@ enum Woken {
     Time,
 }
 
-struct Asked<'a> {
+struct QueuedAcquire<'a> {
     zookeeper: &'a ZooKeeper,
     session: Arc<Client>,
     directory: String,
@@ -85,7 +85,7 @@ struct Asked<'a> {
     request: AcquireRequest,
 }
 
-impl Asked<'_> {
+impl QueuedAcquire<'_> {
     /// Joins the queue and stays in it until the request is first or the wait is over.
     async fn wait_for_grant(&self) -> Result<Acquired, Fault> {
         let until = self.called.after(self.request.wait.unwrap_or(Span::ZERO));
@@ -110,7 +110,7 @@ impl Asked<'_> {
             let fresh = BootClock.now() < self.sign_of_life(look.sent);
             look = match woken {
                 // No node preceded the one that is gone, and no request ever joins ahead of a node.
-                Woken::Ahead if fresh && look.place == 1 => Look {
+                Woken::Ahead if fresh && look.place == 1 => QueuePosition {
                     queue: look.queue.split_off(1),
                     place: 0,
                     ..look
@@ -127,7 +127,11 @@ impl Asked<'_> {
     /// no other node will ever have that name, so the name is enough. `proven` is the time of the last round
     /// trip to the leader, if no new one is needed: no request ever joins the queue ahead of a node, so being
     /// first stays true, and the session outlasts the validity of that proof.
-    async fn look(&self, known: Option<Node>, proven: Option<Timestamp>) -> Result<Look, Fault> {
+    async fn look(
+        &self,
+        known: Option<QueueNode>,
+        proven: Option<Timestamp>,
+    ) -> Result<QueuePosition, Fault> {
         let sent = proven.unwrap_or_else(|| BootClock.now());
         let prove = async {
             match proven {
@@ -145,7 +149,7 @@ impl Asked<'_> {
             Some(known) => Some(known).filter(|known| known.path.ends_with(&queue[place].name)),
             None => stat(&self.session, &self.directory, &queue[place]).await?,
         };
-        Ok(Look {
+        Ok(QueuePosition {
             queue,
             place,
             own: own.ok_or_else(lost_its_position)?,
@@ -165,7 +169,7 @@ impl Asked<'_> {
     }
 
     /// Creates the node and returns its position. One request has one node: the first that it created.
-    async fn join(&self) -> Result<Look, Fault> {
+    async fn join(&self) -> Result<QueuePosition, Fault> {
         let AcquireRequest {
             client, metadata, ..
         } = &self.request;
@@ -190,7 +194,7 @@ impl Asked<'_> {
                     }
                     let place = queue.iter().position(|child| child.is_of(&self.name));
                     let place = place.ok_or_else(lost_its_position)?;
-                    return Ok(Look {
+                    return Ok(QueuePosition {
                         own: ensemble::node(&self.directory, &queue[place], &stat)?,
                         queue,
                         place,
@@ -210,7 +214,12 @@ impl Asked<'_> {
     }
 
     /// Waits until the preceding node is gone, or it is time to confirm the session, or the wait is over.
-    async fn wait(&self, before: &Child, look: &Look, until: Timestamp) -> Result<Woken, Fault> {
+    async fn wait(
+        &self,
+        before: &Child,
+        look: &QueuePosition,
+        until: Timestamp,
+    ) -> Result<Woken, Fault> {
         let mut connection = self.session.state_watcher();
         let path = format!("{}/{}", self.directory, before.name);
         let (own, before) = tokio::join!(

@@ -13,7 +13,7 @@ use palisade_core::{Timestamp, Token, Ttl};
 use tokio_util::sync::CancellationToken;
 use zookeeper_client::{Client, Error};
 
-use super::node::Node;
+use super::node::QueueNode;
 use super::{ensemble, fault, node};
 use palisade_client::Fault;
 use palisade_client::clock::{BootClock, Clock as _};
@@ -32,7 +32,7 @@ pub(super) struct Registration {
     ends: AtomicU64,
     forgotten: CancellationToken,
     /// The request's node, once it was granted.
-    node: OnceLock<Node>,
+    node: OnceLock<QueueNode>,
 }
 
 impl Registrations {
@@ -95,7 +95,7 @@ impl Registration {
     }
 
     /// Records that the request was granted with this node.
-    pub(super) fn granted(&self, node: Node) {
+    pub(super) fn granted(&self, node: QueueNode) {
         let _ = self.node.set(node);
     }
 

@@ -31,7 +31,7 @@ pub(super) enum Guard {
     /// One lease, with a guard for each of its locks; the first is the one that was named first.
     Fenced(Lease, Vec<Lease>),
     Tokenless {
-        guard: redlock::Guard,
+        guard: redlock::RedlockGuard,
         ttl: Ttl,
     },
 }

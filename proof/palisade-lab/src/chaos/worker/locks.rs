@@ -52,7 +52,7 @@ pub(super) struct Grant {
 enum Hold {
     /// A guard for each lock of a set; one for any other kind.
     Leases(Vec<Lease>),
-    Redlock(redlock::Guard),
+    Redlock(redlock::RedlockGuard),
     Naive(naive::Hold),
     Nothing,
 }
