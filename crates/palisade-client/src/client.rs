@@ -9,7 +9,7 @@ use crate::acquire::LockRequest;
 use crate::clock::{BootClock, Clock};
 use crate::error::Error;
 use crate::fault::Fault;
-use crate::identity::Identity;
+use crate::identity::ClientIds;
 use crate::inner::Inner;
 use crate::keeper::Keeper;
 use crate::kind::{Exclusive, Semaphore, Set, Shared};
@@ -19,7 +19,8 @@ use crate::options::Options;
 use crate::retry::repeat_until;
 use crate::schedule::Upgrading;
 use crate::service::{
-    LockService, Operation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
+    LockService, Operation, Released, Renewal, Reopened, Resized, Revocation, SequencerAnswer,
+    Status,
 };
 use crate::state::Core;
 use crate::watch::Watch;
@@ -56,7 +57,7 @@ impl Client {
         let keeper = Keeper::new(service, clock, options);
         let inner = Inner {
             keeper: Arc::new(keeper),
-            identity: Identity::new()?,
+            identity: ClientIds::new()?,
         };
         Ok(Client {
             inner: Arc::new(inner),
@@ -265,7 +266,7 @@ impl Client {
     ///
     /// # Errors
     /// Faults only.
-    pub async fn sequencer(&self, grant: &GrantRef) -> Result<Sequencer, Error> {
+    pub async fn sequencer(&self, grant: &GrantRef) -> Result<SequencerAnswer, Error> {
         self.repeat(|| self.service().sequencer(grant.clone()))
             .await
     }

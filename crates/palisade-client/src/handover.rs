@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::error::{Error, Loss, Lost};
 use crate::fault::Fault;
 use crate::lease::{Facts, Lease, acknowledged};
-use crate::retry::{Cleanup, Task, repeat_until};
+use crate::retry::{Cleanup, CleanupTask, repeat_until};
 use crate::schedule::{KeptLease, NEVER};
 
 /// The beginning of each text. The rest is base64url of a JSON object.
@@ -120,7 +120,7 @@ impl Client {
                     let ttl = facts.ttl.span();
                     let until = core.clock.now().after(ttl.plus(ttl));
                     for other in exported.locks.iter().filter(|other| *other != lock) {
-                        let task = Task::Release(exported.grant(other));
+                        let task = CleanupTask::Release(exported.grant(other));
                         keeper.send(Cleanup { task, until });
                     }
                     let (lock, token) = (lock.clone(), facts.token);

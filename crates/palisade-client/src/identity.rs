@@ -13,19 +13,19 @@ use crate::service::fresh_request_id;
 /// An authority grants a lock again to the client id that holds it, so that a restarted process gets its own lock back.
 /// Two tasks of one process must still exclude each other, so every acquire gets its own id unless the caller sets one.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ClientIds {
     prefix: String,
     next: AtomicU64,
 }
 
-impl Identity {
+impl ClientIds {
     /// Creates a prefix from host, process and 128 random bits: readable in a listing, and never repeated.
-    pub(crate) fn new() -> Result<Identity, Fault> {
+    pub(crate) fn new() -> Result<ClientIds, Fault> {
         let node = rustix::system::uname();
         let host = printable(node.nodename().to_bytes());
         let random = fresh_request_id()?.to_hex();
         let prefix = format!("{host}-{}-{random}/", std::process::id());
-        Ok(Identity {
+        Ok(ClientIds {
             prefix,
             next: AtomicU64::new(1),
         })
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn ids_differ_between_acquires_and_between_clients() {
-        let (one, other) = (Identity::new().unwrap(), Identity::new().unwrap());
+        let (one, other) = (ClientIds::new().unwrap(), ClientIds::new().unwrap());
         let ids = [
             one.next().unwrap(),
             one.next().unwrap(),

@@ -236,12 +236,12 @@ impl LockService for InProcess {
 }
 
 /// The names of grants that the pipeline was asked about, and its answer.
-type Asked = Pin<Box<dyn Future<Output = (Vec<(LockName, Token)>, Answer)> + Send>>;
+type ListenAnswer = Pin<Box<dyn Future<Output = (Vec<(LockName, Token)>, Answer)> + Send>>;
 
 struct LocalListening {
     handle: Handle,
     listener: Listener,
-    asked: FuturesUnordered<Asked>,
+    asked: FuturesUnordered<ListenAnswer>,
 }
 
 impl Listening for LocalListening {

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::identity::Identity;
+use crate::identity::ClientIds;
 use crate::keeper::Keeper;
 
 pub(crate) struct Inner {
     pub(crate) keeper: Arc<Keeper>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: ClientIds,
 }
 
 impl fmt::Debug for Inner {

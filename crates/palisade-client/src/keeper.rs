@@ -26,7 +26,7 @@ use crate::listening::{self, Unnamed};
 use crate::options::Options;
 use crate::reports::{self, Reports};
 use crate::retry::Cleanup;
-use crate::schedule::{Kept, KeptLease, NEVER};
+use crate::schedule::{KeptGrant, KeptLease, NEVER};
 use crate::service::{LateWrite, LockService, Renewal};
 use crate::state::Core;
 
@@ -108,7 +108,7 @@ impl Keeper {
             }
         };
         self.running.store(true, Ordering::Release);
-        let running = Running(Arc::clone(&self.running));
+        let running = RunningTask(Arc::clone(&self.running));
         runtime.spawn(run(Arc::clone(&self.core), messages, running));
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Keeper {
     }
 
     /// Adds a grant to a lease: renews the lease for it and announces its loss.
-    pub(crate) fn keep(&self, lease: &Arc<KeptLease>, kept: &Arc<Kept>) {
+    pub(crate) fn keep(&self, lease: &Arc<KeptLease>, kept: &Arc<KeptGrant>) {
         // The task's runtime may have ended since the request was sent. If the task cannot start again, the grant ends
         // at its deadline.
         let _ = self.start();
@@ -175,16 +175,20 @@ impl Core {
 }
 
 /// Set while the task runs; cleared when the task ends or its runtime drops it.
-struct Running(Arc<AtomicBool>);
+struct RunningTask(Arc<AtomicBool>);
 
-impl Drop for Running {
+impl Drop for RunningTask {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
 /// The background task.
-async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>, _running: Running) {
+async fn run(
+    core: Arc<Core>,
+    mut messages: mpsc::UnboundedReceiver<Message>,
+    _running: RunningTask,
+) {
     let _listening = core.unnamed.listens().then(|| {
         let listening = tokio::spawn(listening::run(Arc::clone(&core)));
         AbortOnDropHandle::new(listening)
@@ -215,7 +219,7 @@ async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>, _r
 
 /// Attempts one renewal. Each attempt counts from its own start, so a second may start while the answer to the first is
 /// late. Any acknowledged attempt moves the deadline, only forward.
-async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
+async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<KeptGrant>) {
     lease.renews();
     let t0 = core.clock.now();
     let answer = core.service.renew(kept.grant.clone(), None).await;

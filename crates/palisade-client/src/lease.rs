@@ -15,9 +15,9 @@ use crate::error::{Error, Loss, Lost};
 use crate::hold::Hold;
 use crate::keeper::Keeper;
 use crate::notices::Notices;
-use crate::retry::{Cleanup, Task, repeat_until};
-use crate::schedule::{Kept, KeptLease};
-use crate::service::{AcquireRequest, Released, Renewal, Sequencer};
+use crate::retry::{Cleanup, CleanupTask, repeat_until};
+use crate::schedule::{KeptGrant, KeptLease};
+use crate::service::{AcquireRequest, Released, Renewal, SequencerAnswer};
 use crate::state::Core;
 
 /// A held lock. It is renewed in the background until this guard is released or dropped, or the lease is lost.
@@ -30,7 +30,7 @@ use crate::state::Core;
 /// fence at the resource: first to claim, then with every read and write.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Lease {
-    kept: Arc<Kept>,
+    kept: Arc<KeptGrant>,
     /// The lease, which may also carry the grants of other guards.
     lease: Arc<KeptLease>,
     keeper: Arc<Keeper>,
@@ -105,7 +105,7 @@ impl Lease {
         facts: Facts,
         lease: Arc<KeptLease>,
     ) -> Lease {
-        let kept = Arc::new(Kept::new(grant, Hold::new(deadline)));
+        let kept = Arc::new(KeptGrant::new(grant, Hold::new(deadline)));
         keeper.keep(&lease, &kept);
         Lease {
             kept,
@@ -348,7 +348,7 @@ impl Lease {
     /// Puts another hold in the place of a lost one, whose entry in the schedule is gone.
     fn replace_hold(&mut self, hold: Hold) {
         let grant = self.kept.grant.clone();
-        self.kept = Arc::new(Kept::new(grant, hold));
+        self.kept = Arc::new(KeptGrant::new(grant, hold));
         self.lease = Arc::default();
     }
 
@@ -358,7 +358,7 @@ impl Lease {
     ///
     /// # Errors
     /// Faults only; [`Fault::Unsupported`](crate::Fault::Unsupported) from an authority that does not sign.
-    pub async fn sequencer(&self) -> Result<Sequencer, Error> {
+    pub async fn sequencer(&self) -> Result<SequencerAnswer, Error> {
         let core = self.core();
         let until = core.clock.now().after(core.patience);
         let asked = repeat_until(core, until, || core.service.sequencer(self.grant().clone()));
@@ -415,7 +415,7 @@ impl Lease {
     }
 
     /// Returns the grant and its deadline.
-    pub(crate) fn kept(&self) -> &Arc<Kept> {
+    pub(crate) fn kept(&self) -> &Arc<KeptGrant> {
         &self.kept
     }
 
@@ -425,7 +425,8 @@ impl Lease {
 
     /// Whether this guard's lease has a guard that holds and is none of `these`.
     pub(crate) fn has_others_than(&self, these: &[Lease]) -> bool {
-        let is_one = |kept: &Arc<Kept>| these.iter().any(|lease| Arc::ptr_eq(&lease.kept, kept));
+        let is_one =
+            |kept: &Arc<KeptGrant>| these.iter().any(|lease| Arc::ptr_eq(&lease.kept, kept));
         self.lease.has_others_than(is_one)
     }
 
@@ -488,7 +489,7 @@ pub(crate) fn acknowledged(
     }
 }
 
-pub(crate) fn loss(kept: &Kept, token: Token) -> Lost {
+pub(crate) fn loss(kept: &KeptGrant, token: Token) -> Lost {
     let why = kept.hold.why().unwrap_or(Loss::Deadline);
     Lost {
         lock: kept.grant.lock.clone(),
@@ -510,7 +511,7 @@ impl Drop for Lease {
         // slower.
         let until = self.keeper.core().clock.now().after(ttl.plus(ttl));
         self.keeper.send(Cleanup {
-            task: Task::Release(self.kept.grant.clone()),
+            task: CleanupTask::Release(self.kept.grant.clone()),
             until,
         });
     }

@@ -257,7 +257,7 @@ pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
 pub use service::{
     GrantNews, LateWrite, Listened, Listening, LockService, Notice, Proclamation, Released,
-    Renewal, Reopened, Resized, Revocation, Sequencer, Status, WatchEvent,
+    Renewal, Reopened, Resized, Revocation, SequencerAnswer, Status, WatchEvent,
 };
 pub use watch::Watch;
 

@@ -20,7 +20,7 @@ use crate::clock::Sleep;
 use crate::error::Loss;
 use crate::fault::Fault;
 use crate::random;
-use crate::schedule::Kept;
+use crate::schedule::KeptGrant;
 use crate::service::{GrantNews, Listened, Listening};
 use crate::state::Core;
 
@@ -30,7 +30,7 @@ pub(crate) struct Unnamed {
     listens: bool,
     /// Whether the authority tells of grants at this moment.
     told: AtomicBool,
-    grants: Mutex<Vec<Weak<Kept>>>,
+    grants: Mutex<Vec<Weak<KeptGrant>>>,
     /// There is one.
     some: Notify,
 }
@@ -54,7 +54,7 @@ impl Unnamed {
         self.told.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, kept: &Arc<Kept>) {
+    pub(crate) fn add(&self, kept: &Arc<KeptGrant>) {
         if !self.listens {
             return;
         }
@@ -69,23 +69,23 @@ impl Unnamed {
         }
     }
 
-    fn take(&self) -> Vec<Weak<Kept>> {
+    fn take(&self) -> Vec<Weak<KeptGrant>> {
         std::mem::take(&mut *self.grants())
     }
 
-    fn grants(&self) -> MutexGuard<'_, Vec<Weak<Kept>>> {
+    fn grants(&self) -> MutexGuard<'_, Vec<Weak<KeptGrant>>> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The guards whose grants the authority tells of.
-type Named = HashMap<(LockName, Token), Weak<Kept>>;
+type GuardsByGrant = HashMap<(LockName, Token), Weak<KeptGrant>>;
 
 /// Listens as long as there are guards. Does not end.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut pause = SHORTEST_PAUSE;
     // Of an earlier task, whose runtime has ended.
-    let mut grants: Vec<Weak<Kept>> = {
+    let mut grants: Vec<Weak<KeptGrant>> = {
         let schedule = core.schedule();
         let holding = schedule.leases().flat_map(|lease| lease.holding());
         holding.map(|kept| Arc::downgrade(&kept)).collect()
@@ -101,7 +101,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         let Some(listening) = core.service.listen() else {
             return;
         };
-        let mut named = Named::new();
+        let mut named = GuardsByGrant::new();
         let (heard, ended) = listen(&core, listening, &mut named, grants).await;
         core.unnamed.told.store(false, Ordering::Relaxed);
         grants = named.into_values().collect();
@@ -122,8 +122,8 @@ pub(crate) async fn run(core: Arc<Core>) {
 async fn listen(
     core: &Core,
     mut listening: Box<dyn Listening>,
-    named: &mut Named,
-    grants: Vec<Weak<Kept>>,
+    named: &mut GuardsByGrant,
+    grants: Vec<Weak<KeptGrant>>,
 ) -> (bool, Option<Fault>) {
     name(&mut *listening, named, grants);
     core.unnamed.told.store(true, Ordering::Relaxed);
@@ -154,7 +154,7 @@ async fn listen(
     }
 }
 
-fn name(listening: &mut dyn Listening, named: &mut Named, grants: Vec<Weak<Kept>>) {
+fn name(listening: &mut dyn Listening, named: &mut GuardsByGrant, grants: Vec<Weak<KeptGrant>>) {
     let mut new = Vec::new();
     for weak in grants {
         let Some(kept) = weak.upgrade() else {
@@ -178,7 +178,7 @@ fn name(listening: &mut dyn Listening, named: &mut Named, grants: Vec<Weak<Kept>
     }
 }
 
-fn apply(named: &mut Named, news: GrantNews) {
+fn apply(named: &mut GuardsByGrant, news: GrantNews) {
     match news {
         GrantNews::Ended {
             lock,
@@ -205,7 +205,7 @@ fn apply(named: &mut Named, news: GrantNews) {
     }
 }
 
-fn holds(kept: &Weak<Kept>) -> bool {
+fn holds(kept: &Weak<KeptGrant>) -> bool {
     kept.upgrade().is_some_and(|kept| kept.hold.why().is_none())
 }
 

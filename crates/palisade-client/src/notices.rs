@@ -9,7 +9,7 @@ use palisade_core::Token;
 use crate::error::Lost;
 use crate::keeper::Keeper;
 use crate::lease::loss;
-use crate::schedule::Kept;
+use crate::schedule::KeptGrant;
 
 /// News of a guard.
 ///
@@ -46,7 +46,7 @@ pub enum LeaseNotice {
 /// A reader gets what has changed since it read last, so a slow one delays nothing and misses only news that is out of date. It
 /// needs a Tokio runtime.
 pub struct Notices {
-    kept: Arc<Kept>,
+    kept: Arc<KeptGrant>,
     keeper: Arc<Keeper>,
     token: Token,
     /// What the reader knows.
@@ -56,7 +56,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    pub(crate) fn new(kept: &Arc<Kept>, keeper: &Arc<Keeper>, token: Token) -> Notices {
+    pub(crate) fn new(kept: &Arc<KeptGrant>, keeper: &Arc<Keeper>, token: Token) -> Notices {
         Notices {
             kept: Arc::clone(kept),
             keeper: Arc::clone(keeper),

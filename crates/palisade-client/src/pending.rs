@@ -7,7 +7,7 @@ use palisade_core::{RequestId, Span, Timestamp, Ttl};
 
 use crate::fault::Fault;
 use crate::keeper::Keeper;
-use crate::retry::{Backoff, Cleanup, Task, before, graver};
+use crate::retry::{Backoff, Cleanup, CleanupTask, before, graver};
 use crate::schedule::Upgrading;
 use crate::service::{AcquireRequest, Acquired, Under};
 
@@ -126,8 +126,8 @@ impl Drop for Pending {
         if self.may_have_happened {
             let until = self.last_sent.after(self.lingers);
             let task = match self.reader.take() {
-                Some(reader) => Task::GiveUp(self.request, reader),
-                None => Task::Abandon(self.request),
+                Some(reader) => CleanupTask::GiveUp(self.request, reader),
+                None => CleanupTask::Abandon(self.request),
             };
             self.keeper.send(Cleanup { task, until });
         }

@@ -20,22 +20,22 @@ use crate::state::Core;
 /// The queue of one client.
 pub(crate) struct Reports {
     is_on: bool,
-    queue: Mutex<Queue>,
+    queue: Mutex<ReportQueue>,
     idle: Notify,
 }
 
 #[derive(Default)]
-struct Queue {
+struct ReportQueue {
     waiting: VecDeque<LateWrite>,
     /// When the latest report of a lock, token and resource came; the bounds of the queue and of the rate bound it, too.
-    latest: HashMap<Key, Timestamp>,
+    latest: HashMap<ReportKey, Timestamp>,
     dropped: u64,
     is_sending: bool,
     /// The next report leaves no earlier.
     next: Timestamp,
 }
 
-type Key = (LockName, Token, Box<str>);
+type ReportKey = (LockName, Token, Box<str>);
 
 impl Reports {
     pub(crate) fn new(is_on: bool) -> Reports {
@@ -46,7 +46,7 @@ impl Reports {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, ReportQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +72,7 @@ impl Reports {
     }
 }
 
-impl Queue {
+impl ReportQueue {
     fn take(&mut self, late: LateWrite, now: Timestamp) -> bool {
         self.latest.retain(|_, at| now.since(*at) < EQUAL);
         let key = (late.lock.clone(), late.token, late.resource.clone());
@@ -103,7 +103,7 @@ impl Queue {
 
 /// Sends what is queued, unless another call does. It runs in the client's background task.
 pub(crate) async fn run(core: Arc<Core>) {
-    let Some(_turn) = Turn::begin(&core.reports) else {
+    let Some(_turn) = SendingTurn::begin(&core.reports) else {
         return;
     };
     loop {
@@ -119,17 +119,17 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 /// Ends also when the runtime drops the task.
-struct Turn<'a>(&'a Reports);
+struct SendingTurn<'a>(&'a Reports);
 
-impl Turn<'_> {
-    fn begin(reports: &Reports) -> Option<Turn<'_>> {
+impl SendingTurn<'_> {
+    fn begin(reports: &Reports) -> Option<SendingTurn<'_>> {
         let was_sending = std::mem::replace(&mut reports.queue().is_sending, true);
         // Not `then_some`: a turn that is made and dropped ends the other one.
-        (!was_sending).then(|| Turn(reports))
+        (!was_sending).then(|| SendingTurn(reports))
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SendingTurn<'_> {
     fn drop(&mut self) {
         self.0.queue().is_sending = false;
         self.0.idle.notify_waiters();
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn equal_reports_count_once_in_ten_seconds_and_the_queue_is_bounded() {
-        let mut queue = Queue::default();
+        let mut queue = ReportQueue::default();
         let now = Timestamp::ZERO.after(Span::from_millis(1));
         assert!(queue.take(late(1), now));
         assert!(!queue.take(late(1), now.after(Span::from_millis(9_999))));
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn reports_keep_a_distance() {
-        let mut queue = Queue::default();
+        let mut queue = ReportQueue::default();
         let now = Timestamp::ZERO.after(Span::from_millis(1));
         for token in 1..=3 {
             queue.take(late(token), now);

@@ -7,20 +7,20 @@ use palisade_core::{GrantRef, RequestId, Span, Timestamp};
 use crate::clock::Clock;
 use crate::error::Loss;
 use crate::fault::Fault;
-use crate::schedule::{Kept, Upgrading};
+use crate::schedule::{KeptGrant, Upgrading};
 use crate::service::{Operation, Renewal};
 use crate::state::Core;
 
 /// A release or an abandon, retried in the background until it is acknowledged or no longer matters.
 #[derive(Debug)]
 pub(crate) struct Cleanup {
-    pub(crate) task: Task,
+    pub(crate) task: CleanupTask,
     /// The instant by which the grant has expired at the authority anyway.
     pub(crate) until: Timestamp,
 }
 
 #[derive(Debug)]
-pub(crate) enum Task {
+pub(crate) enum CleanupTask {
     /// A guard was dropped.
     Release(GrantRef),
     /// An acquire was cancelled or got no answer.
@@ -33,15 +33,15 @@ impl Cleanup {
     pub(crate) async fn run(self, core: Arc<Core>) {
         let until = self.until;
         let result = match &self.task {
-            Task::Release(grant) => {
+            CleanupTask::Release(grant) => {
                 repeat_until(&core, until, || core.service.release(grant.clone()))
                     .await
                     .map(drop)
             }
-            Task::Abandon(request) => {
+            CleanupTask::Abandon(request) => {
                 repeat_until(&core, until, || core.service.abandon(*request)).await
             }
-            Task::GiveUp(upgrade, reader) => give_up(&core, until, *upgrade, reader).await,
+            CleanupTask::GiveUp(upgrade, reader) => give_up(&core, until, *upgrade, reader).await,
         };
         if let Err(fault) = result {
             let fault = format_args!("{fault:#}");
@@ -56,7 +56,7 @@ async fn give_up(
     core: &Core,
     until: Timestamp,
     upgrade: RequestId,
-    reader: &Kept,
+    reader: &KeptGrant,
 ) -> Result<(), Fault> {
     find_out(core, reader).await;
     repeat_until(core, until, || core.service.abandon(upgrade)).await?;
@@ -65,7 +65,7 @@ async fn give_up(
 }
 
 /// Asks the authority whether a reader still has its grant, and records a loss.
-async fn find_out(core: &Core, reader: &Kept) {
+async fn find_out(core: &Core, reader: &KeptGrant) {
     let Some(deadline) = reader.hold.deadline() else {
         return;
     };

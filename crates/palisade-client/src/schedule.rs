@@ -14,7 +14,7 @@ pub(crate) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 
 /// The grant of one guard.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptGrant {
     /// The grant that requests to the authority name.
     pub(crate) grant: GrantRef,
     /// The deadline until which the holder may act.
@@ -31,9 +31,9 @@ pub(crate) struct Kept {
     changed: Notify,
 }
 
-impl Kept {
-    pub(crate) fn new(grant: GrantRef, hold: Hold) -> Kept {
-        Kept {
+impl KeptGrant {
+    pub(crate) fn new(grant: GrantRef, hold: Hold) -> KeptGrant {
+        KeptGrant {
             grant,
             hold,
             upgrades: AtomicU32::new(0),
@@ -96,19 +96,19 @@ impl Kept {
 
 /// A reader while an upgrade of it is under way: until the outcome is known, or the request is given up for certain.
 #[derive(Debug)]
-pub(crate) struct Upgrading(Arc<Kept>);
+pub(crate) struct Upgrading(Arc<KeptGrant>);
 
 impl Upgrading {
-    pub(crate) fn new(reader: &Arc<Kept>) -> Upgrading {
+    pub(crate) fn new(reader: &Arc<KeptGrant>) -> Upgrading {
         reader.upgrades.fetch_add(1, Ordering::AcqRel);
         Upgrading(Arc::clone(reader))
     }
 }
 
 impl std::ops::Deref for Upgrading {
-    type Target = Kept;
+    type Target = KeptGrant;
 
-    fn deref(&self) -> &Kept {
+    fn deref(&self) -> &KeptGrant {
         &self.0
     }
 }
@@ -123,15 +123,15 @@ impl Drop for Upgrading {
 #[derive(Debug, Default)]
 pub(crate) struct KeptLease {
     /// The next renewal names the first one.
-    grants: Mutex<VecDeque<Arc<Kept>>>,
+    grants: Mutex<VecDeque<Arc<KeptGrant>>>,
     /// Its position in the schedule; written under the schedule's lock only.
-    place: Place,
+    place: ScheduledAt,
     /// Whether a renewal was sent that has no answer.
     unanswered: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct ScheduledAt {
     due: AtomicU64,
     serial: AtomicU64,
 }
@@ -156,24 +156,26 @@ impl Default for Schedule {
 }
 
 impl KeptLease {
-    fn grants(&self) -> MutexGuard<'_, VecDeque<Arc<Kept>>> {
+    fn grants(&self) -> MutexGuard<'_, VecDeque<Arc<KeptGrant>>> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn join(&self, kept: &Arc<Kept>) {
+    pub(crate) fn join(&self, kept: &Arc<KeptGrant>) {
         self.grants().push_back(Arc::clone(kept));
     }
 
     /// Whether a grant is left. It removes lost grants at the ends of the list; [`KeptLease::next`] removes the others.
     fn is_kept(&self) -> bool {
-        let (mut grants, lost) = (self.grants(), |kept: &Arc<Kept>| kept.hold.why().is_some());
+        let (mut grants, lost) = (self.grants(), |kept: &Arc<KeptGrant>| {
+            kept.hold.why().is_some()
+        });
         while grants.pop_front_if(|kept| lost(kept)).is_some() {}
         while grants.pop_back_if(|kept| lost(kept)).is_some() {}
         !grants.is_empty()
     }
 
     /// Whether a grant is held that is none of these.
-    pub(crate) fn has_others_than(&self, these: impl Fn(&Arc<Kept>) -> bool) -> bool {
+    pub(crate) fn has_others_than(&self, these: impl Fn(&Arc<KeptGrant>) -> bool) -> bool {
         let grants = self.grants();
         grants
             .iter()
@@ -182,7 +184,7 @@ impl KeptLease {
 
     /// Returns the grant that the next renewal names, each in turn, so that a grant revoked alone is noticed. Announces
     /// grants whose deadline has passed. `None` if no grant is left.
-    pub(crate) fn next(&self, now: Timestamp) -> Option<Arc<Kept>> {
+    pub(crate) fn next(&self, now: Timestamp) -> Option<Arc<KeptGrant>> {
         let mut grants = self.grants();
         grants.retain(|kept| kept.hold.holds(now));
         let next = grants.pop_front()?;
@@ -222,7 +224,7 @@ impl KeptLease {
     }
 
     /// The grants that hold.
-    pub(crate) fn holding(&self) -> Vec<Arc<Kept>> {
+    pub(crate) fn holding(&self) -> Vec<Arc<KeptGrant>> {
         let grants = self.grants();
         let holding = grants.iter().filter(|kept| kept.hold.why().is_none());
         holding.cloned().collect()
@@ -319,14 +321,14 @@ mod tests {
 
     use super::*;
 
-    fn grant(lock: &str, deadline: u64) -> Arc<Kept> {
+    fn grant(lock: &str, deadline: u64) -> Arc<KeptGrant> {
         let grant = GrantRef {
             lock: LockName::new(lock).unwrap(),
             key: LeaseKey::from_bytes([1; 16]),
             token: None,
         };
         let hold = Hold::new(ms(deadline));
-        Arc::new(Kept::new(grant, hold))
+        Arc::new(KeptGrant::new(grant, hold))
     }
 
     fn kept() -> Arc<KeptLease> {

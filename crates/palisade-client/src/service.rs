@@ -57,7 +57,7 @@ pub trait LockService: Send + Sync + 'static {
     }
 
     /// Signs a grant as a sequencer, for fences that do not trust bare numbers.
-    fn sequencer(&self, grant: GrantRef) -> Operation<'_, Sequencer> {
+    fn sequencer(&self, grant: GrantRef) -> Operation<'_, SequencerAnswer> {
         let _ = grant;
         unsupported("sign fencing tokens")
     }
@@ -255,7 +255,7 @@ pub enum Proclamation {
 
 /// The outcomes of a request for a sequencer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sequencer {
+pub enum SequencerAnswer {
     /// A compact JWS with authority, lock, mode, token, slots and principal. Anyone who has it can present it to a
     /// fence until a higher token comes.
     Signed(Box<str>),

@@ -40,8 +40,8 @@ use crate::lease::Lease;
 use crate::options::Options;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, GrantNews, Listened, Listening, LockService, Notice,
-    Operation, Page, Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer,
-    Status,
+    Operation, Page, Proclamation, Released, Renewal, Reopened, Resized, Revocation,
+    SequencerAnswer, Status,
 };
 
 /// So long is a lease of another client, which ends only by a lever or its own release.
@@ -71,7 +71,7 @@ impl MemoryServer {
         let inside = Client::new(authority.clone())?;
         let double = Double {
             authority,
-            state: watch::Sender::new(State::Up),
+            state: watch::Sender::new(Reachability::Up),
             seen: Arc::default(),
         };
         Ok(MemoryServer {
@@ -157,17 +157,17 @@ impl MemoryServer {
     /// From now on every request is answered that the server is not available, and nothing happens. The outcome of a
     /// request that waits is unknown to its client.
     pub fn down(&self) {
-        self.double.switch(State::Down);
+        self.double.switch(Reachability::Down);
     }
 
     /// From now on nothing is answered. Requests that still wait for their answers get them after [`MemoryServer::up`].
     pub fn stall(&self) {
-        self.double.switch(State::Stalled);
+        self.double.switch(Reachability::Stalled);
     }
 
     /// Ends [`MemoryServer::down`] and [`MemoryServer::stall`].
     pub fn up(&self) {
-        self.double.switch(State::Up);
+        self.double.switch(Reachability::Up);
     }
 
     /// Returns all tokens under which a lock was granted to a client of this server so far, in order.
@@ -189,7 +189,7 @@ impl MemoryServer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Reachability {
     Up,
     Down,
     Stalled,
@@ -198,18 +198,18 @@ enum State {
 /// The way from the clients to the authority, with the levers in it.
 struct Double {
     authority: Arc<InProcess>,
-    state: watch::Sender<State>,
-    seen: Arc<Mutex<Seen>>,
+    state: watch::Sender<Reachability>,
+    seen: Arc<Mutex<GrantedTokens>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct GrantedTokens {
     tokens: BTreeMap<LockName, BTreeSet<Token>>,
     /// The grants that the test let expire, by lock and number. The authority has revoked them.
     expired: HashSet<(LockName, Token)>,
 }
 
-impl Seen {
+impl GrantedTokens {
     /// Returns how a grant ended. The authority says of an expired one, too, that it was revoked.
     fn how(&self, how: Ending, lock: &LockName, number: Token) -> Ending {
         match how {
@@ -219,16 +219,16 @@ impl Seen {
     }
 }
 
-fn locked(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+fn locked(seen: &Mutex<GrantedTokens>) -> MutexGuard<'_, GrantedTokens> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Double {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, GrantedTokens> {
         locked(&self.seen)
     }
 
-    fn switch(&self, state: State) {
+    fn switch(&self, state: Reachability) {
         self.state.send_replace(state);
     }
 
@@ -249,7 +249,7 @@ impl Double {
         Box::pin(async move {
             let mut state = self.state.subscribe();
             answering(&mut state).await;
-            if *state.borrow() == State::Down {
+            if *state.borrow() == Reachability::Down {
                 return Err(Fault::unavailable("the test took the server down"));
             }
             let answer = tokio::select! {
@@ -264,14 +264,14 @@ impl Double {
 }
 
 /// The events of a watch, which breaks when the server goes down.
-struct Told {
+struct BreakableWatch {
     events: Events,
-    state: watch::Receiver<State>,
-    seen: Arc<Mutex<Seen>>,
+    state: watch::Receiver<Reachability>,
+    seen: Arc<Mutex<GrantedTokens>>,
 }
 
-impl Told {
-    async fn next(mut self) -> Option<(Result<Notice, Fault>, Told)> {
+impl BreakableWatch {
+    async fn next(mut self) -> Option<(Result<Notice, Fault>, BreakableWatch)> {
         let mut next = tokio::select! {
             biased;
             () = down(&mut self.state) => return None,
@@ -292,13 +292,19 @@ impl Told {
 }
 
 /// Waits while nothing is answered.
-async fn answering(state: &mut watch::Receiver<State>) {
+async fn answering(state: &mut watch::Receiver<Reachability>) {
     // The sender lives as long as the double, which its callers hold.
-    let _ = state.wait_for(|state| *state != State::Stalled).await;
+    let _ = state
+        .wait_for(|state| *state != Reachability::Stalled)
+        .await;
 }
 
-async fn down(state: &mut watch::Receiver<State>) {
-    if state.wait_for(|state| *state == State::Down).await.is_err() {
+async fn down(state: &mut watch::Receiver<Reachability>) {
+    if state
+        .wait_for(|state| *state == Reachability::Down)
+        .await
+        .is_err()
+    {
         std::future::pending().await
     }
 }
@@ -306,10 +312,10 @@ async fn down(state: &mut watch::Receiver<State>) {
 /// News as the levers let it through. It ends when the server goes down.
 struct DoubledListening {
     listening: Box<dyn Listening>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<Reachability>,
     /// Completes when the state changes.
     changed: Pin<Box<dyn Future<Output = ()> + Send>>,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<GrantedTokens>>,
 }
 
 impl DoubledListening {
@@ -324,7 +330,7 @@ impl DoubledListening {
     }
 }
 
-fn changed(state: &watch::Receiver<State>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+fn changed(state: &watch::Receiver<Reachability>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     let mut state = state.clone();
     let seen = *state.borrow_and_update();
     Box::pin(async move {
@@ -344,9 +350,9 @@ impl Listening for DoubledListening {
         }
         let state = *self.state.borrow();
         match state {
-            State::Down => return Poll::Ready(None),
-            State::Stalled => return Poll::Pending,
-            State::Up => {}
+            Reachability::Down => return Poll::Ready(None),
+            Reachability::Stalled => return Poll::Pending,
+            Reachability::Up => {}
         }
         let mut news = ready!(self.listening.poll_news(cx));
         if let Some(Ok(GrantNews::Ended {
@@ -427,7 +433,7 @@ impl LockService for Double {
         }))
     }
 
-    fn sequencer(&self, grant: GrantRef) -> Operation<'_, Sequencer> {
+    fn sequencer(&self, grant: GrantRef) -> Operation<'_, SequencerAnswer> {
         self.pass(self.authority.sequencer(grant))
     }
 
@@ -446,12 +452,12 @@ impl LockService for Double {
     fn watch(&self, prefix: &str, after: Option<u64>) -> Operation<'_, Events> {
         let asked = self.authority.watch(prefix, after);
         self.pass(Box::pin(async move {
-            let told = Told {
+            let told = BreakableWatch {
                 events: asked.await?,
                 state: self.state.subscribe(),
                 seen: Arc::clone(&self.seen),
             };
-            Ok(Box::pin(stream::unfold(told, Told::next)) as Events)
+            Ok(Box::pin(stream::unfold(told, BreakableWatch::next)) as Events)
         }))
     }
 

@@ -21,26 +21,26 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-use super::listening::Ear;
+use super::listening::NoticeSender;
 use super::request::Request;
-use super::table::{ReplyTo, Table};
+use super::table::{InFlightTable, ReplyTo};
 use super::wire;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::{Fault, Reason};
 use crate::options::BearerToken;
 
 /// A request that waits for a connection.
-pub(super) struct Queued {
+pub(super) struct QueuedRequest {
     request: Request,
     pub(super) reply: ReplyTo,
     /// For a request with a wait: when it entered this queue. The time here is part of its wait.
     since: Option<Timestamp>,
 }
 
-impl Queued {
-    pub(super) fn new(request: Request, reply: ReplyTo) -> Queued {
+impl QueuedRequest {
+    pub(super) fn new(request: Request, reply: ReplyTo) -> QueuedRequest {
         let since = request.waits().then(|| BootClock.now());
-        Queued {
+        QueuedRequest {
             request,
             reply,
             since,
@@ -49,7 +49,7 @@ impl Queued {
 }
 
 /// The queue of a link. It outlives connections: an operation that was not sent on one is sent on the next.
-pub(super) type Queue = mpsc::UnboundedReceiver<Queued>;
+pub(super) type RequestQueue = mpsc::UnboundedReceiver<QueuedRequest>;
 
 pub(super) struct Connection {
     stream: Io,
@@ -57,8 +57,8 @@ pub(super) struct Connection {
     outbound: Vec<u8>,
     /// How many bytes of `outbound` have been written.
     written: usize,
-    table: Table,
-    taken: Vec<Queued>,
+    table: InFlightTable,
+    taken: Vec<QueuedRequest>,
     arrived: Vec<(u64, Reply)>,
     /// Whether the task has yielded once, so that a burst becomes one frame.
     rested: bool,
@@ -68,7 +68,7 @@ pub(super) struct Connection {
     /// The server's refusal of this connection's token, once it has expired.
     expired: Option<Fault>,
     /// Where notices go. It goes with the connection.
-    ear: Option<Ear>,
+    ear: Option<NoticeSender>,
     /// How often grants were named.
     listened: u64,
     /// Set when the server answers that it does not lead: the leader that it named, if any.
@@ -76,7 +76,7 @@ pub(super) struct Connection {
 }
 
 /// The reason why a connection ended.
-pub(super) struct Ended {
+pub(super) struct ConnectionEnd {
     pub(super) why: Fault,
     /// The URL of the leader, if the server named another node.
     pub(super) leader: Option<Box<str>>,
@@ -84,9 +84,9 @@ pub(super) struct Ended {
     pub(super) silent: bool,
 }
 
-impl From<Fault> for Ended {
-    fn from(why: Fault) -> Ended {
-        Ended {
+impl From<Fault> for ConnectionEnd {
+    fn from(why: Fault) -> ConnectionEnd {
+        ConnectionEnd {
             why,
             leader: None,
             silent: false,
@@ -110,7 +110,7 @@ impl Connection {
             inbound: BytesMut::new(),
             outbound,
             written: 0,
-            table: Table::default(),
+            table: InFlightTable::default(),
             taken: Vec::new(),
             arrived: Vec::new(),
             rested: false,
@@ -142,7 +142,7 @@ impl Connection {
     }
 
     /// Puts a listener's grants into the frame, unless the listener was that of an earlier connection.
-    fn listen(&mut self, listen: pb::ListenRequest, ear: Option<Ear>, frame: &Open) {
+    fn listen(&mut self, listen: pb::ListenRequest, ear: Option<NoticeSender>, frame: &Open) {
         self.ear = ear.or(self.ear.take());
         if self.ear.is_some() {
             let id = LISTENING + self.listened;
@@ -155,7 +155,7 @@ impl Connection {
     pub(super) async fn ask(&mut self, request: Request) -> Result<Reply, Fault> {
         let (reply, mut answer) = oneshot::channel();
         let (asking, mut queue) = mpsc::unbounded_channel();
-        let _ = asking.send(Queued::new(request, reply));
+        let _ = asking.send(QueuedRequest::new(request, reply));
         tokio::select! {
             answer = &mut answer => answer.unwrap_or_else(|_| Err(wire::empty())),
             // The answer itself may have ended it.
@@ -165,7 +165,7 @@ impl Connection {
 
     /// Carries operations until the connection breaks, its server does not lead, or no caller is left. Returns the
     /// reason.
-    pub(super) async fn run(&mut self, queue: &mut Queue) -> Ended {
+    pub(super) async fn run(&mut self, queue: &mut RequestQueue) -> ConnectionEnd {
         std::future::poll_fn(|cx| self.poll(cx, queue)).await
     }
 
@@ -174,13 +174,13 @@ impl Connection {
         self.table.close(why);
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<Ended> {
+    fn poll(&mut self, cx: &mut Context<'_>, queue: &mut RequestQueue) -> Poll<ConnectionEnd> {
         while self.liveness.poll_tick(cx).is_ready() {
             match self.liveness.check() {
-                Check::Fine => {}
-                Check::Ask => frames::put_empty(&mut self.outbound),
-                Check::Gone => {
-                    return Poll::Ready(Ended {
+                LivenessStep::Fine => {}
+                LivenessStep::Ask => frames::put_empty(&mut self.outbound),
+                LivenessStep::Gone => {
+                    return Poll::Ready(ConnectionEnd {
                         silent: true,
                         ..Fault::unavailable("the server stopped answering").into()
                     });
@@ -195,7 +195,7 @@ impl Connection {
         }
         if let Some(leader) = self.elsewhere.take() {
             let why = Fault::unavailable("the server does not lead");
-            return Poll::Ready(Ended {
+            return Poll::Ready(ConnectionEnd {
                 leader,
                 ..why.into()
             });
@@ -273,7 +273,7 @@ impl Connection {
     }
 
     /// Puts all queued operations into one frame. `Ready` when no caller is left.
-    fn poll_queue(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<()> {
+    fn poll_queue(&mut self, cx: &mut Context<'_>, queue: &mut RequestQueue) -> Poll<()> {
         if !self.rested && !self.table.is_empty() && !queue.is_empty() {
             // The first caller of a burst wakes this task before the others have run. One turn of the
             // scheduler later they have queued their operations, and one frame carries them all.
@@ -287,7 +287,7 @@ impl Connection {
         }
         let frame = Open::at_end(&mut self.outbound);
         let mut taken = std::mem::take(&mut self.taken);
-        for Queued {
+        for QueuedRequest {
             request,
             reply,
             since,
@@ -372,7 +372,7 @@ struct Liveness {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Check {
+enum LivenessStep {
     Fine,
     /// Send a message that the server answers.
     Ask,
@@ -405,14 +405,14 @@ impl Liveness {
         self.sent = true;
     }
 
-    fn check(&mut self) -> Check {
+    fn check(&mut self) -> LivenessStep {
         self.misses = if self.heard { 0 } else { self.misses + 1 };
         let spoke = self.sent;
         (self.heard, self.sent) = (false, false);
         match self.misses {
-            0 if spoke => Check::Fine,
-            0 | 1 => Check::Ask,
-            _ => Check::Gone,
+            0 if spoke => LivenessStep::Fine,
+            0 | 1 => LivenessStep::Ask,
+            _ => LivenessStep::Gone,
         }
     }
 }
@@ -440,13 +440,13 @@ mod tests {
     #[tokio::test]
     async fn a_silent_server_is_asked_once_and_then_given_up() {
         let mut liveness = Liveness::new(Duration::from_secs(3));
-        assert_eq!(liveness.check(), Check::Ask);
+        assert_eq!(liveness.check(), LivenessStep::Ask);
         liveness.heard();
         assert_eq!(
             [liveness.check(), liveness.check()],
-            [Check::Ask, Check::Ask]
+            [LivenessStep::Ask, LivenessStep::Ask]
         );
-        assert_eq!(liveness.check(), Check::Gone);
+        assert_eq!(liveness.check(), LivenessStep::Gone);
     }
 
     #[tokio::test]
@@ -454,8 +454,8 @@ mod tests {
         let mut liveness = Liveness::new(Duration::from_secs(3));
         liveness.heard();
         liveness.sent();
-        assert_eq!(liveness.check(), Check::Fine);
+        assert_eq!(liveness.check(), LivenessStep::Fine);
         liveness.heard();
-        assert_eq!(liveness.check(), Check::Ask);
+        assert_eq!(liveness.check(), LivenessStep::Ask);
     }
 }

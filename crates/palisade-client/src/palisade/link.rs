@@ -8,8 +8,8 @@ use palisade_core::{AuthorityId, Span, Timestamp};
 use palisade_proto::borrowed::Reply;
 use tokio::sync::{mpsc, oneshot};
 
-use super::connection::{Queue, Queued};
-use super::nodes::{Clue, Found, Nodes, Pause};
+use super::connection::{QueuedRequest, RequestQueue};
+use super::nodes::{Clue, LeaderSession, Nodes, Pause};
 use super::request::Request;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
@@ -18,8 +18,8 @@ use crate::retry::before;
 /// The callers' end of a connection that is reopened whenever it breaks.
 pub(super) struct Link {
     /// The sender to the running task; replaced if that task's runtime has ended.
-    queue: RwLock<mpsc::UnboundedSender<Queued>>,
-    task: Task,
+    queue: RwLock<mpsc::UnboundedSender<QueuedRequest>>,
+    task: LinkTask,
 }
 
 impl Link {
@@ -41,7 +41,7 @@ impl Link {
             }
         };
         let (queue, waiting) = mpsc::unbounded_channel();
-        let task = Task {
+        let task = LinkTask {
             nodes: Arc::clone(nodes),
             authority: first.authority.clone(),
             // The other half leaves the caller time to learn that nothing was sent.
@@ -59,7 +59,7 @@ impl Link {
         request: Request,
     ) -> impl Future<Output = Result<Reply, Fault>> + use<> {
         let (reply, answer) = oneshot::channel();
-        let queued = Queued::new(request, reply);
+        let queued = QueuedRequest::new(request, reply);
         let sent = self.queue().send(queued);
         if let Err(mpsc::error::SendError(queued)) = sent {
             self.begin_anew(queued);
@@ -71,12 +71,12 @@ impl Link {
         }
     }
 
-    fn queue(&self) -> RwLockReadGuard<'_, mpsc::UnboundedSender<Queued>> {
+    fn queue(&self) -> RwLockReadGuard<'_, mpsc::UnboundedSender<QueuedRequest>> {
         self.queue.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts another task on the caller's runtime, because the former task's runtime has ended.
-    fn begin_anew(&self, first: Queued) {
+    fn begin_anew(&self, first: QueuedRequest) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let _ = first.reply.send(Err(Fault::invalid(
                 "the Tokio runtime on which this client was connected has ended, and there is no other one here",
@@ -96,16 +96,16 @@ impl Link {
 
 /// The task of a link.
 #[derive(Clone)]
-struct Task {
+struct LinkTask {
     nodes: Arc<Nodes>,
     authority: AuthorityId,
     /// How long operations wait for a leader before they are refused, if there is more than one node.
     hold: Span,
 }
 
-impl Task {
+impl LinkTask {
     /// Carries operations, and reconnects when the connection ends, until no caller is left.
-    async fn run(self, mut queue: Queue, mut open: Option<Found>) {
+    async fn run(self, mut queue: RequestQueue, mut open: Option<LeaderSession>) {
         let (mut pause, mut clue, mut lost) = (Pause::default(), Clue::default(), BootClock.now());
         loop {
             if let Some(mut found) = open.take() {
@@ -149,7 +149,7 @@ impl Task {
 
 /// Waits before the next search. Meanwhile callers get the fault at once, with nothing sent; they decide how long to
 /// retry.
-async fn refuse_until(until: Timestamp, queue: &mut Queue, fault: &Fault) {
+async fn refuse_until(until: Timestamp, queue: &mut RequestQueue, fault: &Fault) {
     let fault = match fault {
         Fault::Unreachable(why) => Fault::Unreachable(why.clone()),
         other => Fault::Unavailable(other.reason().clone()),

@@ -17,12 +17,12 @@ use crate::fault::Fault;
 use crate::service::{GrantNews, Listened, Listening};
 
 /// Where a connection sends its notices, and the refusal to send any.
-pub(super) type Ear = mpsc::UnboundedSender<Result<pb::Notice, Fault>>;
+pub(super) type NoticeSender = mpsc::UnboundedSender<Result<pb::Notice, Fault>>;
 
 pub(super) struct SessionListening {
     link: Arc<Link>,
     /// Until the first grants are named: they take it to the connection that carries them.
-    ear: Option<Ear>,
+    ear: Option<NoticeSender>,
     notices: mpsc::UnboundedReceiver<Result<pb::Notice, Fault>>,
 }
 

@@ -50,7 +50,7 @@ use crate::fault::Fault;
 use crate::options::BearerToken;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LateWrite, Listening, LockService, Operation, Page,
-    Proclamation, Released, Renewal, Reopened, Resized, Revocation, Sequencer, Status,
+    Proclamation, Released, Renewal, Reopened, Resized, Revocation, SequencerAnswer, Status,
 };
 use address::Address;
 use link::Link;
@@ -162,7 +162,7 @@ impl LockService for Palisade {
         Box::pin(async move { wire::proclaimed(self.call(wish.into()).await?.into()) })
     }
 
-    fn sequencer(&self, grant: GrantRef) -> Operation<'_, Sequencer> {
+    fn sequencer(&self, grant: GrantRef) -> Operation<'_, SequencerAnswer> {
         let request = pb::SequencerRequest {
             lock: grant.lock.to_string(),
             lock_token: wire::bytes(grant.key.as_bytes()),

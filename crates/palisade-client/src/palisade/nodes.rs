@@ -38,7 +38,7 @@ pub(super) struct Nodes {
     tls: Option<palisade_tls::Client>,
     token: Option<BearerToken>,
     /// Locked during a search.
-    known: Mutex<Known>,
+    known: Mutex<LastKnown>,
     /// Whether a node ever named another one, so that a single address belongs to a cluster.
     cluster: AtomicBool,
     /// How often watches and single calls moved to the next node.
@@ -47,7 +47,7 @@ pub(super) struct Nodes {
 
 /// The knowledge from earlier searches.
 #[derive(Default)]
-struct Known {
+struct LastKnown {
     /// The leader's last known address.
     leader: Option<Address>,
     /// Addresses that did not answer in time, and the instant until which others are tried first.
@@ -58,7 +58,7 @@ struct Known {
 }
 
 /// A session at the leader.
-pub(super) struct Found {
+pub(super) struct LeaderSession {
     pub(super) connection: Connection,
     pub(super) authority: AuthorityId,
     pub(super) address: Address,
@@ -84,7 +84,7 @@ pub(super) struct Missed {
 }
 
 /// The reason why an address did not lead to a session with the leader.
-enum Failed {
+enum NoSession {
     /// The node does not lead; the leader's URL, if the node knows it.
     Elsewhere(Option<Box<str>>),
     /// It did not answer in time.
@@ -154,7 +154,7 @@ impl Nodes {
         &self,
         expected: Option<&AuthorityId>,
         clue: Clue,
-    ) -> Result<Found, Missed> {
+    ) -> Result<LeaderSession, Missed> {
         let mut known = self.known.lock().await;
         let now = BootClock.now();
         known.silent.retain(|(_, until)| now < *until);
@@ -186,10 +186,10 @@ impl Nodes {
 
     async fn search(
         &self,
-        known: &mut Known,
+        known: &mut LastKnown,
         search: &mut Search,
         expected: Option<&AuthorityId>,
-    ) -> Option<Found> {
+    ) -> Option<LeaderSession> {
         let mut hint = known.leader.take();
         while let Some(address) = hint
             .take()
@@ -201,30 +201,30 @@ impl Nodes {
             match self.open(&address, expected).await {
                 Ok((connection, authority)) => {
                     known.leader = Some(address.clone());
-                    return Some(Found {
+                    return Some(LeaderSession {
                         connection,
                         authority,
                         address,
                     });
                 }
-                Err(Failed::Elsewhere(leader)) => {
+                Err(NoSession::Elsewhere(leader)) => {
                     search.nobody_leads = true;
                     self.cluster.store(true, Ordering::Relaxed);
                     search.faults.push(elsewhere(&address, leader.as_deref()));
                     hint = leader.and_then(|url| self.named(&url));
                 }
-                Err(Failed::Silent(fault)) => {
+                Err(NoSession::Silent(fault)) => {
                     known.silent.push((address, BootClock.now().after(REST)));
                     search.faults.push(fault);
                 }
-                Err(Failed::Fault(fault)) => search.faults.push(fault),
+                Err(NoSession::Fault(fault)) => search.faults.push(fault),
             }
         }
         None
     }
 
     /// Returns the next of the given addresses. It skips a recently silent one while others answer.
-    fn next(&self, known: &Known, search: &Search) -> Option<Address> {
+    fn next(&self, known: &LastKnown, search: &Search) -> Option<Address> {
         let now = BootClock.now();
         let rests = |address: &&Address| {
             let mut silent = known.silent.iter();
@@ -244,7 +244,7 @@ impl Nodes {
         &self,
         address: &Address,
         expected: Option<&AuthorityId>,
-    ) -> Result<(Connection, AuthorityId), Failed> {
+    ) -> Result<(Connection, AuthorityId), NoSession> {
         let connect = self.connect_timeout();
         let (opening, ping) = if self.several() {
             (OPENING_ONE_OF_SEVERAL, PING_ONE_OF_SEVERAL)
@@ -252,11 +252,11 @@ impl Nodes {
             (OPENING, PING)
         };
         let late = |limit: Duration| {
-            Failed::Silent(Fault::unreachable(format!(
+            NoSession::Silent(Fault::unreachable(format!(
                 "{address} did not answer in {limit:?}"
             )))
         };
-        let at = |fault: Fault| Failed::Fault(fault.at(address));
+        let at = |fault: Fault| NoSession::Fault(fault.at(address));
         let open = async {
             let stream = timeout(connect, connect_to(address)).await;
             let stream = stream.map_err(|_| late(connect))?;
@@ -273,14 +273,14 @@ impl Nodes {
             let status = pb::request::Operation::Status(pb::StatusRequest {});
             let outcome = connection.ask(status.into()).await.map_err(at)?.into();
             if let Some(leader) = wire::leads_elsewhere(&outcome) {
-                return Err(Failed::Elsewhere(leader));
+                return Err(NoSession::Elsewhere(leader));
             }
-            let status = wire::status(outcome).map_err(Failed::Fault)?;
+            let status = wire::status(outcome).map_err(NoSession::Fault)?;
             Ok((connection, status.authority))
         };
         let opened = timeout(opening, open).await;
         let (connection, authority) = opened.unwrap_or_else(|_| Err(late(opening)))?;
-        same_authority(address, &authority, expected).map_err(Failed::Fault)?;
+        same_authority(address, &authority, expected).map_err(NoSession::Fault)?;
         Ok((connection, authority))
     }
 

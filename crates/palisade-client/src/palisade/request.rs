@@ -5,7 +5,7 @@ use palisade_proto::borrowed::{Acquire, Grant, Operation};
 use palisade_proto::frames::Open;
 use palisade_proto::v1 as pb;
 
-use super::listening::Ear;
+use super::listening::NoticeSender;
 use super::wire;
 use crate::clock::{BootClock, Clock as _};
 use crate::service::{AcquireRequest, Under};
@@ -18,7 +18,7 @@ pub(super) enum Request {
     Renew(GrantRef, Option<Ttl>),
     Release(GrantRef),
     /// Grants to hear of; the first ones of a listener bring where to send its notices.
-    Listen(pb::ListenRequest, Option<Ear>),
+    Listen(pb::ListenRequest, Option<NoticeSender>),
     /// Anything else.
     Message(Box<pb::request::Operation>),
 }

@@ -10,12 +10,12 @@ pub(super) type ReplyTo = oneshot::Sender<Result<Reply, Fault>>;
 
 /// Operations in flight, by the id with which they were sent.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct InFlightTable {
     waiting: Vec<Option<ReplyTo>>,
     free: Vec<usize>,
 }
 
-impl Table {
+impl InFlightTable {
     /// Adds an operation just before it is sent, and returns its id, which is never 0.
     pub(super) fn enter(&mut self, reply: ReplyTo) -> u64 {
         let slot = match self.free.pop() {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_reply_reaches_its_own_operation_and_frees_its_id() {
-        let mut table = Table::default();
+        let mut table = InFlightTable::default();
         let (one, mut first) = oneshot::channel();
         let (two, mut second) = oneshot::channel();
         assert!(table.is_empty());
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn operations_in_flight_when_the_connection_breaks_are_unknown() {
-        let mut table = Table::default();
+        let mut table = InFlightTable::default();
         let (one, mut first) = oneshot::channel();
         table.enter(one);
         table.close(&Fault::unknown_outcome("cut"));

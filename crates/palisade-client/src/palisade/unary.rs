@@ -13,7 +13,7 @@ use super::address::Address;
 use super::nodes::{Nodes, same_authority};
 use super::wire;
 use crate::fault::{Fault, Reason};
-use crate::service::Sequencer;
+use crate::service::SequencerAnswer;
 
 /// Requests a sequencer. Every node passes the request on to the leader. After a failure, the next call goes to the
 /// next node.
@@ -21,7 +21,7 @@ pub(super) async fn sequencer(
     nodes: &Nodes,
     authority: &AuthorityId,
     request: pb::SequencerRequest,
-) -> Result<Sequencer, Fault> {
+) -> Result<SequencerAnswer, Fault> {
     let address = nodes.for_calls();
     let asked = async {
         let mut locks = open(address, nodes, authority).await?;

@@ -15,7 +15,7 @@ use pb::reply::Outcome;
 use crate::fault::{Fault, Reason, causes};
 use crate::service::{
     AcquireRequest, Acquired, Cursor, GrantNews, Notice, Page, Proclamation, Released, Renewal,
-    Reopened, Resized, Revocation, Sequencer, Status, Under, WatchEvent,
+    Reopened, Resized, Revocation, SequencerAnswer, Status, Under, WatchEvent,
 };
 
 pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
@@ -162,13 +162,13 @@ pub(super) fn proclaimed(outcome: Outcome) -> Result<Proclamation, Fault> {
     })
 }
 
-pub(super) fn sequencer(outcome: Outcome) -> Result<Sequencer, Fault> {
+pub(super) fn sequencer(outcome: Outcome) -> Result<SequencerAnswer, Fault> {
     Ok(match outcome {
-        Outcome::Sequencer(signed) => Sequencer::Signed(signed.sequencer.into()),
+        Outcome::Sequencer(signed) => SequencerAnswer::Signed(signed.sequencer.into()),
         other => match not_live(other)? {
-            NotLive::Ended(how) => Sequencer::Ended(how),
-            NotLive::NotHeld => Sequencer::NotHeld,
-            NotLive::Stale(highest) => Sequencer::Stale { highest },
+            NotLive::Ended(how) => SequencerAnswer::Ended(how),
+            NotLive::NotHeld => SequencerAnswer::NotHeld,
+            NotLive::Stale(highest) => SequencerAnswer::Stale { highest },
         },
     })
 }

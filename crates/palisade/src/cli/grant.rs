@@ -5,8 +5,8 @@ use std::time::Duration;
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::kind::Kind;
 use palisade_client::{
-    Client, Ending, Error, Lease, LockMode, LockRequest, Options, Released, Renewal, Sequencer,
-    Slots, without_secrets,
+    Client, Ending, Error, Lease, LockMode, LockRequest, Options, Released, Renewal,
+    SequencerAnswer, Slots, without_secrets,
 };
 use palisade_core::{GrantRef, LockName, Token};
 use palisade_proto::Code;
@@ -257,13 +257,13 @@ pub(super) async fn sequencer(args: &SignArgs, out: Out) -> Result<(), Failure> 
 pub(crate) fn signed(
     lock: &LockName,
     token: Option<Token>,
-    answer: Sequencer,
+    answer: SequencerAnswer,
 ) -> Result<Box<str>, Failure> {
     match answer {
-        Sequencer::Signed(text) => Ok(text),
-        Sequencer::Ended(how) => Err(over(lock.as_str(), how)),
-        Sequencer::NotHeld => Err(not_held(lock.as_str())),
-        Sequencer::Stale { highest } => Err(stale(lock.as_str(), token, highest)),
+        SequencerAnswer::Signed(text) => Ok(text),
+        SequencerAnswer::Ended(how) => Err(over(lock.as_str(), how)),
+        SequencerAnswer::NotHeld => Err(not_held(lock.as_str())),
+        SequencerAnswer::Stale { highest } => Err(stale(lock.as_str(), token, highest)),
     }
 }
 
