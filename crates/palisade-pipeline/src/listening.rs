@@ -30,10 +30,10 @@ use tokio::sync::Notify;
 use super::request::Listened;
 
 /// A grant, as listeners name it: its lock and its number.
-type Named = (LockName, Token);
+type GrantName = (LockName, Token);
 
 /// A grant of a lock by its number, and one of its listeners.
-type Place = (Token, u64);
+type ListenerKey = (Token, u64);
 
 /// A message to a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(super) struct Listening {
 #[derive(Debug, Default)]
 struct Book {
     /// The listeners of each lock's grants.
-    grants: HashMap<LockName, BTreeMap<Place, Arc<Ear>>>,
+    grants: HashMap<LockName, BTreeMap<ListenerKey, Arc<UnreadNews>>>,
     /// How many requests wait for locks whose queues have changed, until their listeners are told.
     queues: BTreeMap<LockName, u32>,
     listeners: u64,
@@ -181,7 +181,11 @@ impl Listening {
     }
 
     /// The next listeners of a lock, so few that the ordering thread never waits long for the book.
-    fn some_of(&self, lock: &LockName, after: Option<Place>) -> Option<Vec<(Place, Arc<Ear>)>> {
+    fn some_of(
+        &self,
+        lock: &LockName,
+        after: Option<ListenerKey>,
+    ) -> Option<Vec<(ListenerKey, Arc<UnreadNews>)>> {
         let book = self.book();
         let after = after.map_or(Unbounded, Excluded);
         let ears = book.grants.get(lock)?.range((after, Unbounded));
@@ -204,7 +208,7 @@ impl Drop for Telling<'_> {
 
 impl Book {
     /// Removes all listeners of a grant.
-    fn remove_grant(&mut self, lock: &LockName, number: Token) -> Vec<Arc<Ear>> {
+    fn remove_grant(&mut self, lock: &LockName, number: Token) -> Vec<Arc<UnreadNews>> {
         let Some(ears) = self.grants.get_mut(lock) else {
             return Vec::new();
         };
@@ -220,7 +224,7 @@ impl Book {
     }
 
     /// Removes one listener of a grant.
-    fn remove(&mut self, (lock, number): &Named, listener: u64) {
+    fn remove(&mut self, (lock, number): &GrantName, listener: u64) {
         if let Some(ears) = self.grants.get_mut(lock) {
             ears.remove(&(*number, listener));
             if ears.is_empty() {
@@ -237,20 +241,20 @@ impl Book {
 
 /// The news that one listener has not read. It is bounded by the listener's grants: of each, only the latest is kept.
 #[derive(Debug, Default)]
-struct Ear(Mutex<Unread>);
+struct UnreadNews(Mutex<Unread>);
 
 #[derive(Debug, Default)]
 struct Unread {
-    grants: HashMap<Named, Told>,
+    grants: HashMap<GrantName, UnreadGrant>,
     /// Those that have news.
-    ready: BTreeSet<Named>,
+    ready: BTreeSet<GrantName>,
     ended: bool,
     waker: Option<Waker>,
 }
 
 /// The state of a grant, and how much of it its listener knows.
 #[derive(Debug)]
-struct Told {
+struct UnreadGrant {
     /// Whether the listener has shown that it knows the grant's secret.
     proven: bool,
     /// How many waiting requests the listener knows of.
@@ -259,7 +263,7 @@ struct Told {
     ended: Option<News>,
 }
 
-impl Told {
+impl UnreadGrant {
     /// What the listener has to be told.
     fn news(&self) -> Option<News> {
         if !self.proven {
@@ -274,13 +278,13 @@ impl Told {
     }
 }
 
-impl Ear {
+impl UnreadNews {
     fn unread(&self) -> MutexGuard<'_, Unread> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes what is known of a grant. Returns whether its listener has something to read now.
-    fn change(&self, named: &Named, change: impl FnOnce(&mut Told)) -> bool {
+    fn change(&self, named: &GrantName, change: impl FnOnce(&mut UnreadGrant)) -> bool {
         let mut unread = self.unread();
         let Some(told) = unread.grants.get_mut(named) else {
             return false;
@@ -294,11 +298,11 @@ impl Ear {
         tells
     }
 
-    fn ended(&self, named: Named, news: News) {
+    fn ended(&self, named: GrantName, news: News) {
         self.change(&named, |told| told.ended = Some(news));
     }
 
-    fn waiting(&self, named: &Named, waiters: u32) -> bool {
+    fn waiting(&self, named: &GrantName, waiters: u32) -> bool {
         self.change(named, |told| told.waiters = Some(waiters))
     }
 
@@ -342,7 +346,7 @@ impl Unread {
 #[derive(Debug)]
 pub struct Listener {
     listening: Arc<Listening>,
-    ear: Arc<Ear>,
+    ear: Arc<UnreadNews>,
     id: u64,
 }
 
@@ -366,7 +370,7 @@ impl Listener {
         let (number, waiters) = (listened.number, listened.waiters);
         let named = (lock.clone(), number);
         let mut book = self.listening.book();
-        let told = Told {
+        let told = UnreadGrant {
             proven: false,
             known: waiters,
             waiters: None,
@@ -412,7 +416,7 @@ impl Listener {
         self.ear.unread().grants.remove(&named);
     }
 
-    fn forget_grant(&self, named: &Named) {
+    fn forget_grant(&self, named: &GrantName) {
         let mut book = self.listening.book();
         book.remove(named, self.id);
         self.listening.settle(&book);

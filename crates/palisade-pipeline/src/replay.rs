@@ -155,7 +155,7 @@ impl Replay {
     /// # Errors
     /// [`ReplayError`] if the bytes are not those of a snapshot.
     pub fn from_snapshot(seed: u64, snapshot: &[u8]) -> Result<Replay, ReplayError> {
-        let [leases, grants, past] = Records::parts(snapshot)?;
+        let [leases, grants, past] = RecordBatch::parts(snapshot)?;
         let read_grants = || grants.read(|records| Grants::read(seed, records));
         let read_past = || past.read(|records| Past::read(seed, records));
         let large = snapshot.len() >= LARGE;
@@ -341,14 +341,14 @@ fn beside<'scope, T: Send + 'scope>(
 }
 
 /// Some records of a snapshot, each with its length before it.
-struct Records<'a> {
+struct RecordBatch<'a> {
     bytes: &'a [u8],
     count: usize,
 }
 
-impl<'a> Records<'a> {
+impl<'a> RecordBatch<'a> {
     /// The three parts of a snapshot: leases, grants, and records of the past.
-    fn parts(snapshot: &'a [u8]) -> Result<[Records<'a>; 3], Malformed> {
+    fn parts(snapshot: &'a [u8]) -> Result<[RecordBatch<'a>; 3], Malformed> {
         let known = codec::VERSION..=codec::newest_version();
         let whole = snapshot.split_first();
         let Some((_, mut bytes)) = whole.filter(|(version, _)| known.contains(version)) else {
@@ -358,7 +358,7 @@ impl<'a> Records<'a> {
             });
         };
         let [leases, grants] = [Part::Leases, Part::Grants].map(|part| {
-            let mut records = Records { bytes, count: 0 };
+            let mut records = RecordBatch { bytes, count: 0 };
             while let Some((record, rest)) = split(bytes)
                 && codec::part(record) <= part
             {
@@ -370,15 +370,15 @@ impl<'a> Records<'a> {
             records
         });
         let count = std::iter::successors(split(bytes), |(_, rest)| split(rest)).count();
-        Ok([leases, grants, Records { bytes, count }])
+        Ok([leases, grants, RecordBatch { bytes, count }])
     }
 
     /// Hands the records to `take`. An unreadable record ends them, and is the error then.
     fn read<T>(
         &self,
-        take: impl FnOnce(&mut Reading<'a>) -> Result<T, Corrupt>,
+        take: impl FnOnce(&mut RecordIter<'a>) -> Result<T, Corrupt>,
     ) -> Result<T, ReplayError> {
-        let mut reading = Reading {
+        let mut reading = RecordIter {
             rest: self.bytes,
             left: self.count,
             failed: None,
@@ -392,13 +392,13 @@ impl<'a> Records<'a> {
 }
 
 /// Records being read; ends at the first one that cannot be read and keeps why.
-struct Reading<'a> {
+struct RecordIter<'a> {
     rest: &'a [u8],
     left: usize,
     failed: Option<Malformed>,
 }
 
-impl Iterator for Reading<'_> {
+impl Iterator for RecordIter<'_> {
     type Item = Record;
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -59,22 +59,22 @@ pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
 
 /// A batch as it was before a command was appended.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct BatchPoint {
     length: usize,
     version: Option<u8>,
 }
 
 /// A place to return to with [`take_back`].
 #[must_use]
-pub fn place(batch: &[u8]) -> Place {
-    Place {
+pub fn place(batch: &[u8]) -> BatchPoint {
+    BatchPoint {
         length: batch.len(),
         version: batch.first().copied(),
     }
 }
 
 /// Takes everything back that was appended behind `to`, and the version that only it needed.
-pub fn take_back(batch: &mut Vec<u8>, to: Place) {
+pub fn take_back(batch: &mut Vec<u8>, to: BatchPoint) {
     batch.truncate(to.length);
     if let (Some(version), Some(before)) = (batch.first_mut(), to.version) {
         *version = before;

@@ -21,7 +21,7 @@ mod version;
 mod writer;
 
 pub use command::{
-    Place, decode_batch, encode_by, encode_command, encode_head, place, stamp, take_back,
+    BatchPoint, decode_batch, encode_by, encode_command, encode_head, place, stamp, take_back,
 };
 pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record, part};

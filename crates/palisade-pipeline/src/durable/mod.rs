@@ -39,7 +39,7 @@ pub use past::events_after;
 pub use snapshots::Snapshots;
 
 use partial::Partial;
-use sign_of_life::{Seen, SignOfLife};
+use sign_of_life::{LastSign, SignOfLife};
 
 /// How an authority on disk is run.
 #[derive(Clone, Debug, Default)]
@@ -154,7 +154,7 @@ fn start_on(
     opened: Opened,
     settings: &Settings,
     signs: Option<SignOfLife>,
-    seen: Option<Seen>,
+    seen: Option<LastSign>,
 ) -> Result<Authority, Error> {
     let report = opened.report().clone();
     let created = report.last.is_none();

@@ -33,7 +33,7 @@ pub(super) struct SignOfLife {
 impl SignOfLife {
     /// Begins to give signs in this directory, and returns the last sign of the server before. `None` where the system
     /// does not say which boot this is, or the file cannot be used: then the time between two processes is not known.
-    pub(super) fn begin(dir: &Path) -> Option<(SignOfLife, Option<Seen>)> {
+    pub(super) fn begin(dir: &Path) -> Option<(SignOfLife, Option<LastSign>)> {
         let begun = boot().and_then(|boot| {
             let mut options = OpenOptions::new();
             let options = options
@@ -46,7 +46,7 @@ impl SignOfLife {
             let mut line = String::new();
             // Bytes that are not text are no line of ours.
             let _ = file.by_ref().take(LINE as u64).read_to_string(&mut line);
-            let seen = Seen::parse(&line, &boot);
+            let seen = LastSign::parse(&line, &boot);
             let given = Timestamp::ZERO;
             Ok((SignOfLife { file, boot, given }, seen))
         });
@@ -84,22 +84,22 @@ impl SignOfLife {
 
 /// The last sign of a server that was there in this boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct LastSign {
     boottime: u64,
     at: Timestamp,
 }
 
-impl Seen {
+impl LastSign {
     /// Tells a process that starts at `now` of CLOCK_BOOTTIME, on a log that ends at `last`, how long the authority was
     /// away.
     pub(super) fn returning(self, last: Timestamp, now: u64) -> Option<Returning> {
         Returning::resumed((self.at, self.boottime), last, now)
     }
 
-    fn parse(line: &str, boot: &str) -> Option<Seen> {
+    fn parse(line: &str, boot: &str) -> Option<LastSign> {
         let (number, rest) = line.strip_suffix('\n')?.split_once(' ')?;
         let (at, of) = rest.split_once(' ')?;
-        let seen = Seen {
+        let seen = LastSign {
             boottime: number.parse().ok()?,
             at: Timestamp::from_nanos(at.parse().ok()?),
         };
@@ -147,11 +147,11 @@ mod tests {
     fn the_time_since_the_last_sign_is_exact_within_one_boot_and_unknown_in_another() {
         let text = line("b time:[1]", 1_000 * SECOND, at(50));
         assert_eq!(text.len(), LINE);
-        assert_eq!(Seen::parse(&text, "c time:[1]"), None);
-        assert_eq!(Seen::parse(&text, "b time:[2]"), None);
-        assert_eq!(Seen::parse(&text[..LINE - 2], "b time:[1]"), None);
-        assert_eq!(Seen::parse("", "b time:[1]"), None);
-        let seen = Seen::parse(&text, "b time:[1]").unwrap();
+        assert_eq!(LastSign::parse(&text, "c time:[1]"), None);
+        assert_eq!(LastSign::parse(&text, "b time:[2]"), None);
+        assert_eq!(LastSign::parse(&text[..LINE - 2], "b time:[1]"), None);
+        assert_eq!(LastSign::parse("", "b time:[1]"), None);
+        let seen = LastSign::parse(&text, "b time:[1]").unwrap();
         let resumed = |served, down| {
             let [served, down] = [served, down].map(|span: u64| Span::from_millis(span * 1_000));
             Some(Returning::Resumed { served, down })
@@ -173,7 +173,7 @@ mod tests {
         signs.give(at(1).after(Span::from_millis(19)), 2 * SECOND);
         let found = |seconds| {
             let (boottime, at) = (seconds * SECOND, at(seconds));
-            Some(Seen { boottime, at })
+            Some(LastSign { boottime, at })
         };
         assert_eq!(SignOfLife::begin(dir.path()).unwrap().1, found(1));
         signs.give(at(2), 2 * SECOND);
