@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use palisade_pipeline::Handle;
-use palisade_server::net::Counter;
+use palisade_server::net::ShownCounter;
 
 use crate::otlp;
 
@@ -32,7 +32,7 @@ pub(crate) fn export_spans(handle: Option<&Handle>) -> Exporting {
 }
 
 /// Counters of this program, for `/metrics`.
-pub(crate) fn counters() -> Vec<Counter> {
+pub(crate) fn counters() -> Vec<ShownCounter> {
     if EXPORTS.load(Relaxed) {
         return otlp::COUNTERS.to_vec();
     }

@@ -13,7 +13,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use palisade_core::Code;
-use palisade_server::shell::{self, Exchange, Shell};
+use palisade_server::shell::{self, ExchangeKind, Shell};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, TcpStream};
@@ -108,8 +108,8 @@ pub(crate) async fn serve(listener: TcpListener, router: axum::Router) -> Result
 struct Service;
 
 impl shell::Service for Service {
-    fn exchange(&self, _: &Parts) -> Exchange {
-        Exchange::Unary
+    fn exchange(&self, _: &Parts) -> ExchangeKind {
+        ExchangeKind::Unary
     }
 
     fn refuse(&self, code: Code, message: String) -> Response {

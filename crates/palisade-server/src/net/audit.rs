@@ -35,7 +35,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use self::grants::Grant;
+use self::grants::AuditedGrant;
 pub(super) use self::grants::{line_of, name};
 use super::convert::Refusal;
 use super::quota::Rate;
@@ -44,7 +44,7 @@ use palisade_pipeline::clock::boottime;
 /// An event in the audit file.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(super) enum Event<'a> {
+pub(super) enum AuditEvent<'a> {
     /// The caller is unknown, or no rule grants the request. Nothing changed.
     Denied {
         principal: Option<&'a str>,
@@ -96,11 +96,11 @@ pub(super) enum Event<'a> {
         previous: Option<&'a str>,
     },
     /// A lock was granted.
-    Granted(Grant<'a>),
+    Granted(AuditedGrant<'a>),
     /// A grant ended.
     Ended {
         #[serde(flatten)]
-        grant: Grant<'a>,
+        grant: AuditedGrant<'a>,
         how: &'static str,
         /// The operator's reason for a break.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,11 +120,11 @@ pub(super) enum Event<'a> {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct AuditLine<'a> {
     /// The machine's wall clock.
     at: String,
     #[serde(flatten)]
-    event: &'a Event<'a>,
+    event: &'a AuditEvent<'a>,
 }
 
 /// For a field that is left out.
@@ -137,19 +137,19 @@ fn is_zero(number: &u64) -> bool {
 #[derive(Clone)]
 pub(super) struct Audit {
     queue: Option<Queue>,
-    refusals: Arc<Refusals>,
+    refusals: Arc<RefusalCounts>,
 }
 
 /// The number of lines for the refusals of one caller.
 #[derive(Default)]
-struct Refusals {
+struct RefusalCounts {
     /// By principal; all unknown callers are one, so there are no more entries than principals.
-    callers: Mutex<HashMap<Option<Box<str>>, Caller>>,
+    callers: Mutex<HashMap<Option<Box<str>>, RefusalCount>>,
     left_out: AtomicU64,
 }
 
 #[derive(Default)]
-struct Caller {
+struct RefusalCount {
     rate: Rate,
     /// Since its last line.
     left_out: u64,
@@ -232,7 +232,7 @@ impl Audit {
     }
 
     /// Records something that happened. Never waits.
-    pub(super) fn note(&self, event: &Event<'_>) {
+    pub(super) fn note(&self, event: &AuditEvent<'_>) {
         if let Some(queue) = &self.queue
             && queue
                 .jobs
@@ -262,7 +262,7 @@ impl Audit {
     }
 
     /// Records something before it is done. It may be done when [`Recording`] says that the line is on disk.
-    pub(super) fn be_sure(&self, event: &Event<'_>) -> Recording {
+    pub(super) fn be_sure(&self, event: &AuditEvent<'_>) -> Recording {
         let Some(queue) = &self.queue else {
             return Recording::NotAsked;
         };
@@ -366,7 +366,7 @@ impl Writer {
             bytes.push(b'\n');
         }
         if let Some(lines @ 1..) = lost.checked_sub(self.reported) {
-            bytes.extend(self::line(&Event::Lost { lines }));
+            bytes.extend(self::line(&AuditEvent::Lost { lines }));
         }
         bytes.extend_from_slice(new);
         let written = self.file.write_all(&bytes);
@@ -414,10 +414,10 @@ fn append_to(path: &Path) -> io::Result<(File, bool)> {
     Ok((file, last != [b'\n']))
 }
 
-fn line(event: &Event<'_>) -> Vec<u8> {
+fn line(event: &AuditEvent<'_>) -> Vec<u8> {
     let at = format!("{:.3}", jiff::Timestamp::now());
     // Texts and numbers are always JSON.
-    let mut bytes = serde_json::to_vec(&Line { at, event }).unwrap_or_default();
+    let mut bytes = serde_json::to_vec(&AuditLine { at, event }).unwrap_or_default();
     bytes.push(b'\n');
     bytes
 }

@@ -18,15 +18,15 @@ pub(super) const OPERATION_BYTES: usize = 1 << 10;
 
 /// The bytes left for all sessions together.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct SessionBudget {
     left: AtomicUsize,
     awaited: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
 }
 
-impl Budget {
-    pub(super) fn new(bytes: usize) -> Arc<Budget> {
-        Arc::new(Budget {
+impl SessionBudget {
+    pub(super) fn new(bytes: usize) -> Arc<SessionBudget> {
+        Arc::new(SessionBudget {
             left: AtomicUsize::new(bytes),
             awaited: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -72,22 +72,22 @@ impl Budget {
 
 /// The share of one session or call. Dropping it gives the bytes back.
 #[derive(Debug)]
-pub(super) struct Share {
-    budget: Arc<Budget>,
+pub(super) struct BudgetShare {
+    budget: Arc<SessionBudget>,
     borrowed: usize,
 }
 
-impl Share {
-    pub(super) fn new(budget: &Arc<Budget>) -> Share {
-        Share {
+impl BudgetShare {
+    pub(super) fn new(budget: &Arc<SessionBudget>) -> BudgetShare {
+        BudgetShare {
             budget: Arc::clone(budget),
             borrowed: 0,
         }
     }
 
     /// A share of this many bytes, or none.
-    pub(super) fn of(budget: &Arc<Budget>, bytes: usize) -> Option<Share> {
-        budget.try_take(bytes).then(|| Share {
+    pub(super) fn of(budget: &Arc<SessionBudget>, bytes: usize) -> Option<BudgetShare> {
+        budget.try_take(bytes).then(|| BudgetShare {
             budget: Arc::clone(budget),
             borrowed: bytes,
         })
@@ -127,7 +127,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         if self.borrowed > 0 {
             self.budget.give(self.borrowed);
@@ -147,16 +147,16 @@ mod tests {
 
     #[test]
     fn a_session_uses_its_own_part_first_and_gives_back_what_it_borrowed() {
-        let budget = Budget::new(1 << 20);
+        let budget = SessionBudget::new(1 << 20);
         let cx = Context::from_waker(Waker::noop());
-        let (mut greedy, mut modest) = (Share::new(&budget), Share::new(&budget));
+        let (mut greedy, mut modest) = (BudgetShare::new(&budget), BudgetShare::new(&budget));
         assert!(greedy.hold(OWN_BYTES, &cx));
         assert_eq!(budget.left(), 1 << 20);
         assert!(greedy.hold(OWN_BYTES + (1 << 20), &cx));
         assert_eq!(budget.left(), 0);
         assert!(!greedy.hold(OWN_BYTES + (1 << 20) + 1, &cx));
         assert!(modest.hold(OWN_BYTES, &cx) && !modest.hold(OWN_BYTES + 1, &cx));
-        assert!(Share::of(&budget, 1).is_none());
+        assert!(BudgetShare::of(&budget, 1).is_none());
         greedy.settle(OWN_BYTES + 1);
         assert_eq!(budget.left(), (1 << 20) - BORROW_UNIT - 1);
         assert!(modest.hold(OWN_BYTES + 1, &cx));
@@ -172,11 +172,11 @@ mod tests {
                 self.0.fetch_add(1, SeqCst);
             }
         }
-        let budget = Budget::new(100);
+        let budget = SessionBudget::new(100);
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
-        let first = Share::of(&budget, 100);
-        let mut second = Share::new(&budget);
+        let first = BudgetShare::of(&budget, 100);
+        let mut second = BudgetShare::new(&budget);
         assert!(!second.hold(OWN_BYTES + 10, &Context::from_waker(&waker)));
         assert_eq!(count.0.load(SeqCst), 0);
         drop(first);

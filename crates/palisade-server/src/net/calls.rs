@@ -6,16 +6,16 @@ use std::sync::Arc;
 use palisade_core::Wish;
 use palisade_pipeline::{Answer, Failure, Request};
 
-use super::budget::{Budget, OPERATION_BYTES, Share};
+use super::budget::{BudgetShare, OPERATION_BYTES, SessionBudget};
 use super::cluster::Cluster;
-use super::gate::{Gate, Permitted, Pipeline};
+use super::gate::{Gate, GatedPipeline, Permitted};
 
 /// The way of a call: through the gate to the pipeline.
 pub(super) struct Calls {
     pub(super) gate: Arc<Gate>,
-    pub(super) pipeline: Pipeline,
+    pub(super) pipeline: GatedPipeline,
     /// The memory for waiting calls, which sessions share.
-    budget: Arc<Budget>,
+    budget: Arc<SessionBudget>,
     /// `None` for a single server.
     cluster: Option<Arc<dyn Cluster>>,
 }
@@ -23,8 +23,8 @@ pub(super) struct Calls {
 impl Calls {
     pub(super) fn new(
         gate: Arc<Gate>,
-        pipeline: Pipeline,
-        budget: Arc<Budget>,
+        pipeline: GatedPipeline,
+        budget: Arc<SessionBudget>,
         cluster: Option<Arc<dyn Cluster>>,
     ) -> Calls {
         Calls {
@@ -47,7 +47,7 @@ impl Calls {
             return self.pipeline.call(&self.gate, request).await;
         };
         let named = name.is_some();
-        let Some(_place) = Share::of(&self.budget, (1 + also.len()) * OPERATION_BYTES) else {
+        let Some(_place) = BudgetShare::of(&self.budget, (1 + also.len()) * OPERATION_BYTES) else {
             let why = "the server's memory for requests in flight is used up; nothing happened";
             return Answer::Failed(Failure::Unavailable(why.into()));
         };

@@ -12,7 +12,7 @@ pub trait Cluster: Send + Sync + 'static {
     fn view(&self) -> ClusterReply;
 
     /// Changes the members or the leader. Only the leader can do this; returns when it is done.
-    fn change(&self, change: Change) -> Changing<'_>;
+    fn change(&self, change: MembershipChange) -> Changing<'_>;
 
     /// Ends when this node loses the one with this URL: it does not get through to it, though perhaps no connection was
     /// closed. One that is lost already is to be found again first.
@@ -27,7 +27,7 @@ pub type Changing<'a> = Pin<Box<dyn Future<Output = Result<(), NotChanged>> + Se
 
 /// A change of the members, or of who leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MembershipChange {
     /// A new node comes in: it gets every entry, and a vote when it has caught up if it asks for one.
     Add(AddMemberBody),
     /// A node that has caught up gets a vote.

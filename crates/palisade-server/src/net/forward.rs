@@ -43,9 +43,9 @@ use palisade_tls::{Connector, Flags};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
-use super::budget::{Budget, OPERATION_BYTES, Share};
+use super::budget::{BudgetShare, OPERATION_BYTES, SessionBudget};
 use super::convert::{Refusal, not_leader};
-use super::gate::{self, FORWARDED, Gate, Pipeline};
+use super::gate::{self, FORWARDED, Gate, GatedPipeline};
 use super::phases::Phases;
 use super::reply;
 use super::settings::Settings;
@@ -65,25 +65,25 @@ pub(super) struct Forwarder {
     node: HeaderValue,
     /// Whether the nodes have TLS.
     secure: bool,
-    acquires: Lane,
-    listens: Lane,
-    others: Lane,
+    acquires: LeaderConnection,
+    listens: LeaderConnection,
+    others: LeaderConnection,
     gate: Arc<Gate>,
-    pipeline: Pipeline,
+    pipeline: GatedPipeline,
     /// The memory for requests on their way, which sessions share.
-    budget: Arc<Budget>,
+    budget: Arc<SessionBudget>,
     phases: Phases,
 }
 
 /// One connection to the leader, and how many requests may be in flight on it.
-struct Lane {
+struct LeaderConnection {
     client: Client<Connector, Body>,
     places: Semaphore,
 }
 
 /// The kind of a request, as far as forwarding distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ForwardKind {
     /// It may wait in a queue.
     Acquire,
     /// It waits for news of the caller's grants; it can be sent twice.
@@ -95,7 +95,7 @@ enum Kind {
 }
 
 /// Why there is no answer of the leader.
-enum Failed {
+enum ForwardFailure {
     /// Nothing was sent.
     NotSent(String),
     /// It was sent, and may have happened.
@@ -143,8 +143,8 @@ impl Forwarder {
     pub(super) fn new(
         settings: &Settings,
         gate: Arc<Gate>,
-        pipeline: Pipeline,
-        budget: Arc<Budget>,
+        pipeline: GatedPipeline,
+        budget: Arc<SessionBudget>,
         phases: Phases,
     ) -> Result<Forwarder, palisade_tls::Error> {
         let node = settings.node.as_deref().unwrap_or("node");
@@ -154,9 +154,9 @@ impl Forwarder {
         Ok(Forwarder {
             secure,
             node: HeaderValue::from_str(node).unwrap_or(HeaderValue::from_static("node")),
-            acquires: Lane::new(tls.clone()),
-            listens: Lane::new(tls.clone()),
-            others: Lane::new(tls),
+            acquires: LeaderConnection::new(tls.clone()),
+            listens: LeaderConnection::new(tls.clone()),
+            others: LeaderConnection::new(tls),
             gate,
             pipeline,
             budget,
@@ -166,16 +166,17 @@ impl Forwarder {
 
     /// The leader's answer; `None` if the handler of this node is to answer.
     async fn settle(&self, head: &Parts, body: &Bytes) -> Result<Option<Response>, Refusal> {
-        let kind = Kind::of(head);
+        let kind = ForwardKind::of(head);
         let lane = match kind {
-            Kind::Acquire => &self.acquires,
-            Kind::Listen => &self.listens,
-            Kind::Read | Kind::Change => &self.others,
+            ForwardKind::Acquire => &self.acquires,
+            ForwardKind::Listen => &self.listens,
+            ForwardKind::Read | ForwardKind::Change => &self.others,
         };
         let bytes = OPERATION_BYTES + body.len();
-        let (Ok(_place), Some(_share)) =
-            (lane.places.try_acquire(), Share::of(&self.budget, bytes))
-        else {
+        let (Ok(_place), Some(_share)) = (
+            lane.places.try_acquire(),
+            BudgetShare::of(&self.budget, bytes),
+        ) else {
             let why = "too many requests are on their way to the leader; nothing happened";
             return Err(Refusal::new(Code::Unavailable, why));
         };
@@ -186,10 +187,10 @@ impl Forwarder {
             if let Leading::At(url) = &leader {
                 match self.ask(lane, kind, url, head, body).await {
                     Ok(answer) => return Ok(Some(answer)),
-                    Err(Failed::Unknown(why)) if !kind.changes_nothing() => {
+                    Err(ForwardFailure::Unknown(why)) if !kind.changes_nothing() => {
                         return Err(Refusal::new(Code::UnknownOutcome, why));
                     }
-                    Err(Failed::NotSent(why) | Failed::Unknown(why)) => {
+                    Err(ForwardFailure::NotSent(why) | ForwardFailure::Unknown(why)) => {
                         tracing::debug!(leader = &**url, why, "a request was not forwarded");
                     }
                 }
@@ -215,37 +216,37 @@ impl Forwarder {
     /// Sends the request to the leader and reads its answer to the end. Dropping this ends the request there.
     async fn ask(
         &self,
-        lane: &Lane,
-        kind: Kind,
+        lane: &LeaderConnection,
+        kind: ForwardKind,
         url: &Arc<str>,
         head: &Parts,
         body: &Bytes,
-    ) -> Result<Response, Failed> {
+    ) -> Result<Response, ForwardFailure> {
         let request = self.rewritten(url, head, body)?;
         let answered = async {
             let answer = lane.client.request(request).await.map_err(|error| {
                 let why = format!("the leader, {url}: {}", causes(&error));
                 if error.is_connect() {
-                    Failed::NotSent(why)
+                    ForwardFailure::NotSent(why)
                 } else {
-                    Failed::Unknown(format!("{why}, before its answer came"))
+                    ForwardFailure::Unknown(format!("{why}, before its answer came"))
                 }
             })?;
             let (mut head, body) = answer.into_parts();
             remove_hop_by_hop(&mut head.headers);
             head.version = Version::default();
             let body = body.collect().await.map_err(|error| {
-                Failed::Unknown(format!("the leader's answer broke off: {error}"))
+                ForwardFailure::Unknown(format!("the leader's answer broke off: {error}"))
             })?;
             Ok(Response::from_parts(head, Body::new(body)))
         };
         tokio::select! {
             answer = answered => answer,
             () = deposed(self.pipeline.leading(), url) => {
-                Err(Failed::Unknown(format!("{url} no longer leads and gave no answer")))
+                Err(ForwardFailure::Unknown(format!("{url} no longer leads and gave no answer")))
             }
-            () = self.phases.draining(), if matches!(kind, Kind::Acquire | Kind::Listen) => {
-                Err(Failed::Unknown("the server is stopping; the wait is over".to_owned()))
+            () = self.phases.draining(), if matches!(kind, ForwardKind::Acquire | ForwardKind::Listen) => {
+                Err(ForwardFailure::Unknown("the server is stopping; the wait is over".to_owned()))
             }
         }
     }
@@ -256,8 +257,8 @@ impl Forwarder {
         url: &str,
         head: &Parts,
         body: &Bytes,
-    ) -> Result<http::Request<Body>, Failed> {
-        let unfit = || Failed::NotSent(format!("{url:?} is not the address of a leader"));
+    ) -> Result<http::Request<Body>, ForwardFailure> {
+        let unfit = || ForwardFailure::NotSent(format!("{url:?} is not the address of a leader"));
         let leader: Uri = url.parse().map_err(|_| unfit())?;
         let authority = leader.authority().ok_or_else(unfit)?;
         let scheme = leader.scheme_str().ok_or_else(unfit)?;
@@ -292,8 +293,8 @@ impl Forwarder {
     }
 }
 
-impl Lane {
-    fn new(tls: Option<palisade_tls::Client>) -> Lane {
+impl LeaderConnection {
+    fn new(tls: Option<palisade_tls::Client>) -> LeaderConnection {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT));
@@ -305,33 +306,33 @@ impl Lane {
             .http2_keep_alive_interval(KEEP_ALIVE)
             .http2_keep_alive_timeout(KEEP_ALIVE)
             .build(Connector::new(connector, tls).naming(&FLAGS));
-        Lane {
+        LeaderConnection {
             client,
             places: Semaphore::new(PLACES),
         }
     }
 }
 
-impl Kind {
-    fn of(head: &Parts) -> Kind {
+impl ForwardKind {
+    fn of(head: &Parts) -> ForwardKind {
         let path = head.uri.path();
         if let Some(method) = path.strip_prefix(GRPC) {
             return match method {
-                "Acquire" => Kind::Acquire,
-                "Show" | "List" | "Status" => Kind::Read,
-                _ => Kind::Change,
+                "Acquire" => ForwardKind::Acquire,
+                "Show" | "List" | "Status" => ForwardKind::Read,
+                _ => ForwardKind::Change,
             };
         }
         match head.method {
-            Method::GET | Method::HEAD => Kind::Read,
-            _ if path.ends_with("/acquire") => Kind::Acquire,
-            _ if path == LISTEN => Kind::Listen,
-            _ => Kind::Change,
+            Method::GET | Method::HEAD => ForwardKind::Read,
+            _ if path.ends_with("/acquire") => ForwardKind::Acquire,
+            _ if path == LISTEN => ForwardKind::Listen,
+            _ => ForwardKind::Change,
         }
     }
 
     fn changes_nothing(self) -> bool {
-        matches!(self, Kind::Read | Kind::Listen)
+        matches!(self, ForwardKind::Read | ForwardKind::Listen)
     }
 }
 

@@ -7,7 +7,7 @@
 //!                                               └─► administer()    ─► Administered ─► changes of the cluster
 //! ```
 //!
-//! Only the gate creates `Permitted`, `ObservedAll`, `Observed` and `Administered`, and the functions behind it accept
+//! Only the gate creates `Permitted`, `ObservedAll`, `ObservableLocks` and `Administered`, and the functions behind it accept
 //! nothing else, so a handler that skips the check does not compile. Fields that would allow a way around it are private
 //! to the gate's modules.
 //!
@@ -34,18 +34,18 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::interval;
 
 pub(super) use caller::{FORWARDED, Who, by, goes_with, identify, is_known, who};
-pub(super) use observe::{Observed, ObservedAll, Prefixes};
+pub(super) use observe::{ObservableLocks, ObservedAll, Prefixes};
 pub(super) use operate::Administered;
 pub(super) use permit::Permitted;
-pub(super) use pipeline::{Pipeline, Session};
-pub(super) use view::View;
+pub(super) use pipeline::{GatedPipeline, GatedSession};
+pub(super) use view::VisibleParts;
 
-use super::audit::{Audit, Event};
+use super::audit::{Audit, AuditEvent};
 use super::convert::Refusal;
 use super::error::ServeError;
 use super::lease_keys::LeaseKeys;
 use super::places::Places;
-use super::quota::Quotas;
+use super::quota::QuotaUsage;
 use super::rules::{LOOK, Rules};
 use super::shares::Shares;
 
@@ -54,7 +54,7 @@ pub(super) struct Gate {
     /// `None` without a file.
     rules: Option<Rules>,
     audit: Audit,
-    quotas: Arc<Quotas>,
+    quotas: Arc<QuotaUsage>,
     waits: Arc<Shares>,
     lease_keys: LeaseKeys,
     places: Arc<Places>,
@@ -72,7 +72,7 @@ impl Gate {
         Ok(Gate {
             rules: rules.transpose()?,
             audit,
-            quotas: Quotas::new(handle),
+            quotas: QuotaUsage::new(handle),
             waits,
             lease_keys,
             places: Arc::default(),
@@ -83,7 +83,7 @@ impl Gate {
         &self.lease_keys
     }
 
-    pub(super) fn quotas(&self) -> &Quotas {
+    pub(super) fn quotas(&self) -> &QuotaUsage {
         &self.quotas
     }
 
@@ -167,7 +167,7 @@ fn denied(audit: &Audit, principal: Option<&str>, refusal: &Refusal) {
     if audit.is_on()
         && let Some(left_out) = audit.refusal(principal)
     {
-        audit.note(&Event::Denied {
+        audit.note(&AuditEvent::Denied {
             principal,
             code: refusal.code.name(),
             message: &refusal.message,

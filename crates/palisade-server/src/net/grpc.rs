@@ -27,11 +27,11 @@ use super::gate;
 use super::grpc_status::{CODE, status};
 use super::grpc_stream;
 use super::interfaces::Interfaces;
-use super::issuer::Issuer;
+use super::issuer::SequencerIssuer;
 use super::listings;
-use super::notice::{Batch, Notice};
+use super::notice::{Notice, NoticeBatch};
 use super::session::{CountingCodec, ReplyStream, Sessions};
-use super::traces::{Asked, Traces};
+use super::traces::{TracedRequest, Traces};
 use super::watch::{Batches, Watches};
 use palisade_pipeline::{Answer, Request};
 
@@ -119,7 +119,7 @@ struct Service {
     calls: Arc<Calls>,
     sessions: Arc<Sessions>,
     watches: Arc<Watches>,
-    issuer: Arc<Issuer>,
+    issuer: Arc<SequencerIssuer>,
     traces: Arc<Traces>,
 }
 
@@ -128,7 +128,7 @@ type Replied = Result<Response<v1::Reply>, Status>;
 impl Service {
     async fn ask<T>(&self, call: &tonic::Request<T>, request: Result<Request, Refusal>) -> Replied {
         let asked = request.as_ref().ok();
-        let asked = asked.and_then(|request| Asked::of(call.extensions(), request));
+        let asked = asked.and_then(|request| TracedRequest::of(call.extensions(), request));
         let permitted = request.and_then(|request| {
             let who = gate::who(call.extensions())?;
             self.calls.gate.permit(&who, request)
@@ -329,7 +329,7 @@ const SESSION: &str = "/palisade.v1.Locks/Session";
 struct Events {
     batches: Batches,
     /// The current batch, and how many of its notices were sent.
-    batch: Option<(Arc<Batch>, usize)>,
+    batch: Option<(Arc<NoticeBatch>, usize)>,
 }
 
 impl Stream for Events {

@@ -28,12 +28,12 @@ use palisade_proto::Code;
 use tokio::sync::oneshot;
 
 use super::convert::Refusal;
-use super::settings::{HistorySettings, Past};
+use super::settings::{HistorySettings, PastEvents};
 
 /// The history, or nothing where it is switched off.
-pub(super) struct History(Option<Open>);
+pub(super) struct History(Option<OpenHistory>);
 
-struct Open {
+struct OpenHistory {
     handle: Handle,
     jobs: SyncSender<Job>,
     shared: Arc<Shared>,
@@ -61,12 +61,12 @@ enum Job {
         taken: oneshot::Sender<()>,
     },
     /// A report of a refused write.
-    Report(Box<Report>, oneshot::Sender<bool>),
+    Report(Box<QueuedReport>, oneshot::Sender<bool>),
     /// Everything taken is to be on the disk, and the file is to be closed.
     Close(oneshot::Sender<()>),
 }
 
-struct Report {
+struct QueuedReport {
     lock: String,
     token: u64,
     late: LateWrite,
@@ -74,7 +74,7 @@ struct Report {
 
 /// The figures that the metrics show.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct HistoryFigures {
     pub(super) unwritable: bool,
     pub(super) recorded: u64,
     pub(super) unknown: u64,
@@ -109,7 +109,7 @@ impl History {
         std::thread::Builder::new()
             .name("palisade-past".into())
             .spawn(move || writer.work(&queue))?;
-        Ok(History(Some(Open {
+        Ok(History(Some(OpenHistory {
             handle: handle.clone(),
             jobs,
             shared,
@@ -153,7 +153,7 @@ impl History {
         };
         // The grant may be younger than the last round.
         open.catch_up().await;
-        let report = Box::new(Report {
+        let report = Box::new(QueuedReport {
             lock: lock.to_owned(),
             token,
             late,
@@ -210,11 +210,11 @@ impl History {
         open.map_or_else(BTreeMap::new, |open| open.shared.by_prefix().clone())
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> HistoryFigures {
         let Some(open) = &self.0 else {
-            return Counts::default();
+            return HistoryFigures::default();
         };
-        Counts {
+        HistoryFigures {
             unwritable: open.shared.unwritable.load(Relaxed),
             recorded: open.shared.recorded.load(Relaxed),
             unknown: open.shared.unknown.load(Relaxed),
@@ -223,7 +223,7 @@ impl History {
     }
 }
 
-impl Open {
+impl OpenHistory {
     /// Hands over the events that are new. `false`: not all were taken.
     async fn catch_up(&self) -> bool {
         loop {
@@ -439,7 +439,7 @@ impl Writer {
             0 => Why::New,
             _ => self.gap,
         };
-        let Some(Past(past)) = self.settings.past.clone() else {
+        let Some(PastEvents(past)) = self.settings.past.clone() else {
             return Ok(why);
         };
         let mut outcome = Ok(());
@@ -515,7 +515,7 @@ impl Writer {
         Err(Closed)
     }
 
-    fn record(&self, ledger: &mut Ledger, report: &Report) -> Result<bool, Closed> {
+    fn record(&self, ledger: &mut Ledger, report: &QueuedReport) -> Result<bool, Closed> {
         self.look_for_room()?;
         // Only a lower token is late.
         let recorded = report.token < report.late.highest && {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use axum::extract::FromRef;
 
-use super::audit::{Audit, Event};
-use super::budget::Budget;
+use super::audit::{Audit, AuditEvent};
+use super::budget::SessionBudget;
 use super::calls::Calls;
 use super::cluster::Cluster;
 use super::error::ServeError;
 use super::forward::Forwarder;
-use super::gate::{Gate, Pipeline};
+use super::gate::{Gate, GatedPipeline};
 use super::history::History;
-use super::issuer::Issuer;
+use super::issuer::SequencerIssuer;
 use super::lease_keys::LeaseKeys;
 use super::listening::Listens;
 use super::listings::Listings;
@@ -32,14 +32,14 @@ use palisade_pipeline::Handle;
 pub(super) struct Interfaces {
     pub(super) gate: Arc<Gate>,
     /// The pipeline, behind the gate.
-    pub(super) pipeline: Pipeline,
+    pub(super) pipeline: GatedPipeline,
     pub(super) calls: Arc<Calls>,
     pub(super) sessions: Arc<Sessions>,
     pub(super) watches: Arc<Watches>,
     pub(super) listings: Arc<Listings>,
     listens: Arc<Listens>,
     pub(super) forwarder: Arc<Forwarder>,
-    pub(super) issuer: Arc<Issuer>,
+    pub(super) issuer: Arc<SequencerIssuer>,
     pub(super) traces: Arc<Traces>,
     pub(super) phases: Phases,
     pub(super) history: Arc<History>,
@@ -51,12 +51,12 @@ pub(super) struct Interfaces {
 
 /// The state of the HTTP routes: handlers take single parts of it.
 #[derive(Clone)]
-pub(super) struct Shared(pub(super) Arc<Interfaces>);
+pub(super) struct RouteState(pub(super) Arc<Interfaces>);
 
 macro_rules! given {
     ($($part:ident: $kind:ty),+ $(,)?) => {
-        $(impl FromRef<Shared> for $kind {
-            fn from_ref(shared: &Shared) -> $kind {
+        $(impl FromRef<RouteState> for $kind {
+            fn from_ref(shared: &RouteState) -> $kind {
                 shared.0.$part.clone()
             }
         })+
@@ -65,11 +65,11 @@ macro_rules! given {
 
 given! {
     gate: Arc<Gate>,
-    pipeline: Pipeline,
+    pipeline: GatedPipeline,
     calls: Arc<Calls>,
     watches: Arc<Watches>,
     listens: Arc<Listens>,
-    issuer: Arc<Issuer>,
+    issuer: Arc<SequencerIssuer>,
     traces: Arc<Traces>,
     ranking: Arc<Ranking>,
     history: Arc<History>,
@@ -103,7 +103,7 @@ impl Interfaces {
                 // may have just joined.
                 let restored = previous.is_some() || handle.revision() > 0;
                 if restored && secret.is_none() {
-                    audit.note(&Event::Restored {
+                    audit.note(&AuditEvent::Restored {
                         authority: identity.authority.as_str(),
                         incarnation: &identity.incarnation,
                         previous,
@@ -121,8 +121,8 @@ impl Interfaces {
         )?);
         let history = History::start(settings.history.as_ref(), &handle);
         let history = Arc::new(history.map_err(ServeError::Thread)?);
-        let pipeline = Pipeline::new(handle);
-        let budget = Budget::new(settings.sessions_bytes);
+        let pipeline = GatedPipeline::new(handle);
+        let budget = SessionBudget::new(settings.sessions_bytes);
         let phases = Phases::new(shell.phase());
         let calls = Arc::new(Calls::new(
             Arc::clone(&gate),
@@ -170,7 +170,7 @@ impl Interfaces {
             listings: Arc::new(Listings::new(settings)),
             listens,
             forwarder: Arc::new(forwarder),
-            issuer: Arc::new(Issuer::new(Arc::clone(&calls), signer)),
+            issuer: Arc::new(SequencerIssuer::new(Arc::clone(&calls), signer)),
             traces: Arc::default(),
             history,
             ranking: Arc::new(Ranking::new(Arc::clone(&calls))),

@@ -9,18 +9,18 @@ use palisade_proto::Code;
 use super::calls::Calls;
 use super::convert::{Refusal, refusal};
 use super::gate::Who;
-use super::sequencer::{Held, Signer};
+use super::sequencer::{HeldAs, Signer};
 
 /// Signs callers' grants.
-pub(super) struct Issuer {
+pub(super) struct SequencerIssuer {
     calls: Arc<Calls>,
     /// `None` for a server without a file of keys.
     signer: Option<Signer>,
 }
 
-impl Issuer {
-    pub(super) fn new(calls: Arc<Calls>, signer: Option<Signer>) -> Issuer {
-        Issuer { calls, signer }
+impl SequencerIssuer {
+    pub(super) fn new(calls: Arc<Calls>, signer: Option<Signer>) -> SequencerIssuer {
+        SequencerIssuer { calls, signer }
     }
 
     /// The signer of a server that has keys.
@@ -47,7 +47,7 @@ impl Issuer {
         };
         let look = self.calls.gate.look_as_holder(who, lock.clone(), &renewed);
         let held = match self.calls.ask(look).await {
-            Answer::Lock(view) => Held::find(&view, renewed.token),
+            Answer::Lock(view) => HeldAs::find(&view, renewed.token),
             other => return Err(refusal(other)),
         };
         let ended = || Refusal::new(Code::NotHeld, "the grant ended at this moment");

@@ -23,14 +23,14 @@ use palisade_proto::v1::Reply;
 use tokio::runtime;
 
 use super::convert::{Refusal, grpc, json, not_leader, refusal};
-use super::gate::{Gate, Pipeline, Who};
+use super::gate::{Gate, GatedPipeline, Who};
 use super::phases::Phases;
-use super::shares::{Full, Shares, Slot};
+use super::shares::{ShareFull, SharePart, Shares};
 
 /// All listening requests, and their bounds.
 pub(super) struct Listens {
     gate: Arc<Gate>,
-    pipeline: Pipeline,
+    pipeline: GatedPipeline,
     phases: Phases,
     requests: Arc<Shares>,
     grants: Arc<Shares>,
@@ -42,7 +42,7 @@ impl Listens {
     /// To be called on the runtime of the server.
     pub(super) fn new(
         gate: Arc<Gate>,
-        pipeline: Pipeline,
+        pipeline: GatedPipeline,
         phases: Phases,
         [requests, grants]: [Arc<Shares>; 2],
     ) -> Listens {
@@ -115,20 +115,20 @@ impl Listens {
     }
 }
 
-fn full_of_grants(full: Full) -> Refusal {
+fn full_of_grants(full: ShareFull) -> Refusal {
     full.of_listening("grants")
 }
 
-type Named = (LockName, Token);
+type GrantName = (LockName, Token);
 
-fn names(grants: &[Listened]) -> Vec<Named> {
+fn names(grants: &[Listened]) -> Vec<GrantName> {
     let names = grants.iter();
     names
         .map(|listened| (listened.grant.lock.clone(), listened.number))
         .collect()
 }
 
-fn settle(listener: &Listener, names: Vec<Named>, states: &[GrantState]) {
+fn settle(listener: &Listener, names: Vec<GrantName>, states: &[GrantState]) {
     for ((lock, number), state) in names.into_iter().zip(states) {
         listener.settle(&lock, number, *state);
     }
@@ -139,9 +139,9 @@ pub(super) struct SessionListener {
     listens: Arc<Listens>,
     listener: Listener,
     /// The operation that named each grant, and its place among all.
-    grants: HashMap<Named, (u64, Slot)>,
+    grants: HashMap<GrantName, (u64, SharePart)>,
     /// The grants of operations whose answers are to come.
-    asked: HashMap<u64, Vec<Named>>,
+    asked: HashMap<u64, Vec<GrantName>>,
     /// The operation that named grants last.
     latest: u64,
 }
@@ -195,7 +195,7 @@ impl SessionListener {
     }
 
     /// The operation never reached the pipeline.
-    fn forget(&mut self, names: Vec<Named>) {
+    fn forget(&mut self, names: Vec<GrantName>) {
         for named in names {
             self.listener.unname(&named.0, named.1);
             self.grants.remove(&named);

@@ -11,11 +11,11 @@ use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole, CountsBody}
 
 use super::cluster::Cluster;
 use super::convert::json::{ending, wall_time};
-use super::gate::{Gate, ObservedAll, Pipeline};
+use super::gate::{Gate, GatedPipeline, ObservedAll};
 use super::history::History;
 use super::rules::token_ends;
 use super::session::Meters;
-use super::settings::{Counter, Settings};
+use super::settings::{Settings, ShownCounter};
 use super::shares::Shares;
 use crate::shell::{self, Shell};
 use palisade_pipeline::clock::wall;
@@ -73,7 +73,7 @@ impl Format {
 /// Where the values come from.
 pub(super) struct Metrics {
     gate: Arc<Gate>,
-    pipeline: Pipeline,
+    pipeline: GatedPipeline,
     sessions: Arc<Meters>,
     watches: Arc<Shares>,
     /// `None` for a single server.
@@ -85,13 +85,13 @@ pub(super) struct Metrics {
     data: Option<PathBuf>,
     started: WallTime,
     /// Of the program around the server.
-    around: Vec<Counter>,
+    around: Vec<ShownCounter>,
 }
 
 impl Metrics {
     pub(super) fn new(
         gate: Arc<Gate>,
-        pipeline: Pipeline,
+        pipeline: GatedPipeline,
         (sessions, watches): (Arc<Meters>, Arc<Shares>),
         cluster: Option<Arc<dyn Cluster>>,
         history: Arc<History>,
@@ -138,7 +138,7 @@ impl Metrics {
     /// All metrics as text. `oldest` is how long the oldest lock has been held, if that is known.
     pub(super) fn text(&self, _: &ObservedAll, oldest: Option<Duration>, format: Format) -> String {
         let mut text = String::with_capacity(4 * 1024);
-        let mut metric = |name: &str, kind: &str, sample: &str, (_, help, value): Reading| {
+        let mut metric = |name: &str, kind: &str, sample: &str, (_, help, value): MetricReader| {
             // Writing to a string cannot fail.
             let _ = write!(
                 text,
@@ -271,7 +271,7 @@ impl Metrics {
     }
 
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 31] {
+    fn counters(&self) -> [MetricReader; 31] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         [
@@ -442,7 +442,7 @@ impl Metrics {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 17] {
+    fn gauges(&self) -> [MetricReader; 17] {
         let (stats, net) = (self.pipeline.stats(), &self.sessions);
         let shell = &self.shell;
         let rules = self.gate.rules();
@@ -733,4 +733,4 @@ const ENDINGS: [Ending; 4] = [
     Ending::Superseded,
 ];
 
-type Reading = (&'static str, &'static str, u64);
+type MetricReader = (&'static str, &'static str, u64);

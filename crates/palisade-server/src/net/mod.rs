@@ -51,11 +51,11 @@ mod watch;
 mod watchers;
 
 pub use self::http::document as openapi;
-pub use cluster::{Change, Changing, Cluster, Losing, NotChanged};
+pub use cluster::{Changing, Cluster, Losing, MembershipChange, NotChanged};
 pub use error::ServeError;
 pub use lease_keys::{LOCK_TOKEN_FILE, lock_token_fingerprint};
 pub use secrets::ClusterSecret;
 pub use sequencer::{KEY_FILE, KeyFileError, SequencerKeys};
 pub use serve::{Serving, Shutdown, serve};
-pub use settings::{Counter, HistorySettings, OutOfRange, Past, ReadPast, Settings};
+pub use settings::{HistorySettings, OutOfRange, PastEvents, ReadPast, Settings, ShownCounter};
 pub use starting::{check, while_starting};

@@ -21,14 +21,14 @@ pub(super) enum Notice {
 
 /// A batch for all watchers of the same locks at one revision.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct NoticeBatch {
     pub(super) notices: Vec<Notice>,
     encoded: OnceLock<Bytes>,
 }
 
-impl Batch {
-    pub(super) fn new(notices: Vec<Notice>) -> Arc<Batch> {
-        Arc::new(Batch {
+impl NoticeBatch {
+    pub(super) fn new(notices: Vec<Notice>) -> Arc<NoticeBatch> {
+        Arc::new(NoticeBatch {
             notices,
             encoded: OnceLock::new(),
         })

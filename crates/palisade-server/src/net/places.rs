@@ -26,23 +26,23 @@ use crate::shell::Origin;
 /// The places that are reserved now.
 #[derive(Default)]
 pub(super) struct Places {
-    kept: Mutex<Kept>,
+    kept: Mutex<ReservedPlaces>,
     /// Whether there are any, for the many requests that ask.
     any: AtomicBool,
 }
 
 #[derive(Default)]
-struct Kept {
-    of_requests: HashMap<Named, Place>,
+struct ReservedPlaces {
+    of_requests: HashMap<RequestName, ReservedPlace>,
     of_origins: HashMap<Origin, u32>,
     /// The number of places reserved since the start.
     number: u64,
 }
 
 /// A request's id, under its principal.
-pub(super) type Named = (Principal, RequestId);
+pub(super) type RequestName = (Principal, RequestId);
 
-struct Place {
+struct ReservedPlace {
     origin: Origin,
     number: u64,
     /// The request's use of quotas and of its address's share of waits.
@@ -51,7 +51,7 @@ struct Place {
 
 impl Places {
     /// Whether the place of a request is reserved whose caller has just disconnected. If not, frees its quotas.
-    pub(super) fn keep(self: &Arc<Places>, named: Named, origin: Origin, used: Used) -> bool {
+    pub(super) fn keep(self: &Arc<Places>, named: RequestName, origin: Origin, used: Used) -> bool {
         // Without a runtime the server is gone.
         let Ok(runtime) = runtime::Handle::try_current() else {
             return false;
@@ -66,7 +66,7 @@ impl Places {
         *count += 1;
         kept.number += 1;
         let number = kept.number;
-        let place = Place {
+        let place = ReservedPlace {
             origin,
             number,
             _used: used,
@@ -86,13 +86,13 @@ impl Places {
     }
 
     /// The request was repeated or abandoned: its use of quotas is counted again.
-    pub(super) fn take_back(&self, named: &Named) {
+    pub(super) fn take_back(&self, named: &RequestName) {
         if self.any.load(Relaxed) {
             self.end(named, |_| true);
         }
     }
 
-    fn end(&self, named: &Named, is_meant: impl FnOnce(&Place) -> bool) {
+    fn end(&self, named: &RequestName, is_meant: impl FnOnce(&ReservedPlace) -> bool) {
         let mut kept = self.kept();
         if let Entry::Occupied(place) = kept.of_requests.entry(*named)
             && is_meant(place.get())
@@ -106,12 +106,12 @@ impl Places {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, ReservedPlaces> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
+impl ReservedPlaces {
     fn leave(&mut self, origin: Origin) {
         if let Entry::Occupied(mut count) = self.of_origins.entry(origin) {
             assert!(*count.get() > 0, "an address without places is forgotten");
@@ -139,7 +139,7 @@ const MOST_OF_ONE_ADDRESS: u32 = 1_000;
 mod tests {
     use super::*;
 
-    fn named(number: u32) -> Named {
+    fn named(number: u32) -> RequestName {
         let mut id = [0; 16];
         id[..4].copy_from_slice(&number.to_be_bytes());
         (Principal::ANONYMOUS, RequestId::from_bytes(id))

@@ -22,7 +22,7 @@ use super::audit::{Audit, line_of, name};
 use super::gate::Gate;
 
 /// Follows the events.
-pub(super) struct Recorder<'a> {
+pub(super) struct TakeoverRecorder<'a> {
     gate: &'a Gate,
     audit: &'a Audit,
     handle: Handle,
@@ -30,12 +30,12 @@ pub(super) struct Recorder<'a> {
     seen: u64,
 }
 
-impl<'a> Recorder<'a> {
+impl<'a> TakeoverRecorder<'a> {
     /// Starts at the first event of this process, so that grants which ended during the start are recorded too.
-    pub(super) fn new(gate: &'a Gate, handle: Handle) -> Recorder<'a> {
+    pub(super) fn new(gate: &'a Gate, handle: Handle) -> TakeoverRecorder<'a> {
         let since = handle.since(0);
         let first = since.batches.first().and_then(|batch| batch.first());
-        Recorder {
+        TakeoverRecorder {
             seen: first.map_or(since.latest, |first| first.revision - 1),
             audit: gate.audit(),
             gate,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use palisade_access::{Access, Bearer, Jwt, MAX_BYTES, Unknown, file};
 use ring::digest::{SHA256, digest};
 
-use super::audit::{Audit, Event};
+use super::audit::{Audit, AuditEvent};
 use super::error::ServeError;
 use palisade_pipeline::clock::wall;
 
@@ -75,7 +75,7 @@ impl Rules {
         *seen = stamps;
         let read = file::with_new_keys(&self.path, &access).transpose();
         let Some(read) = read else { return };
-        audit.note(&Event::Keys {
+        audit.note(&AuditEvent::Keys {
             file: self.path.display().to_string(),
             taken: read.is_ok(),
             message: read.as_ref().err().map(ToString::to_string),
@@ -93,7 +93,7 @@ impl Rules {
 
     pub(super) fn reload(&self, audit: &Audit) {
         let read = read(&self.path, audit.is_on());
-        audit.note(&Event::Rules {
+        audit.note(&AuditEvent::Rules {
             file: self.path.display().to_string(),
             taken: read.is_ok(),
             message: read.as_ref().err().map(ToString::to_string),

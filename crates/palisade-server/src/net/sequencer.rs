@@ -45,12 +45,12 @@ pub struct SequencerKeys {
     authority: String,
     incarnation: String,
     signing: String,
-    keys: Vec<Stored>,
+    keys: Vec<StoredKey>,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct StoredKey {
     kid: String,
     seed: String,
 }
@@ -132,7 +132,7 @@ impl SequencerKeys {
         let pair = pair(seed).ok_or_else(|| io::Error::other("the key cannot be used"))?;
         let kid = id(&pair);
         if self.known(&kid).is_err() {
-            self.keys.push(Stored {
+            self.keys.push(StoredKey {
                 kid: kid.clone(),
                 seed: URL_SAFE_NO_PAD.encode(seed),
             });
@@ -290,24 +290,24 @@ pub(super) struct Signer {
 type Stamp = (u64, u64, SystemTime);
 
 /// The mode of a grant, and the slots of a semaphore.
-pub(super) struct Held {
+pub(super) struct HeldAs {
     mode: &'static str,
     slots: Slots,
 }
 
-impl Held {
+impl HeldAs {
     /// The grant with this token, as a look at the lock shows it; `None` if it has ended.
-    pub(super) fn find(view: &LockView, token: Token) -> Option<Held> {
+    pub(super) fn find(view: &LockView, token: Token) -> Option<HeldAs> {
         if view.permits.is_some() {
             let mut holders = view.readers.iter();
             let holder = holders.find(|reader| reader.holder.token == token)?;
-            return Some(Held {
+            return Some(HeldAs {
                 mode: "permits",
                 slots: holder.slots,
             });
         }
         view.holder.as_ref().filter(|held| held.token == token)?;
-        Some(Held {
+        Some(HeldAs {
             mode: match view.reader_count {
                 0 => "exclusive",
                 _ => "shared",
@@ -402,7 +402,7 @@ impl Signer {
         &self,
         lock: &LockName,
         token: Token,
-        held: &Held,
+        held: &HeldAs,
         principal: Option<&str>,
     ) -> String {
         let mut payload = json!({

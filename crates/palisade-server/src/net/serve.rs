@@ -14,13 +14,13 @@ use tokio::time::timeout;
 use super::cluster::Cluster;
 use super::convert::Refusal;
 use super::error::ServeError;
-use super::gate::Pipeline;
+use super::gate::GatedPipeline;
 use super::interfaces::Interfaces;
-use super::recorder::Recorder;
+use super::recorder::TakeoverRecorder;
 use super::session::{self, Sessions};
 use super::settings::Settings;
 use super::{gate, grpc, http as json};
-use crate::shell::{Exchange, Listeners, Peer, Service, Shell, Transport};
+use crate::shell::{ExchangeKind, Listeners, Peer, Service, Shell, Transport};
 use palisade_pipeline::{Handle, Stopped};
 
 /// Serves gRPC, HTTP and plain sessions on `listeners` until `shutdown` completes or the pipeline stops. A member of a
@@ -67,7 +67,7 @@ async fn run(
     let shell = Shell::new(settings.shell.clone())?;
     let interfaces = Arc::new(Interfaces::new(handle.clone(), cluster, &settings, &shell)?);
     let pipeline = handle.clone();
-    let mut recorder = Recorder::new(&interfaces.gate, handle);
+    let mut recorder = TakeoverRecorder::new(&interfaces.gate, handle);
     let (grpc, health) = grpc::routes(&interfaces)?;
     let router = grpc.merge(json::routes(&interfaces));
     let router = router.layer(from_fn_with_state(
@@ -111,7 +111,7 @@ async fn run(
     }
 }
 
-async fn pipeline_stopped(handle: &Pipeline) {
+async fn pipeline_stopped(handle: &GatedPipeline) {
     let mut stopped = handle.stopped();
     while stopped.borrow_and_update().is_none() && stopped.changed().await.is_ok() {}
 }
@@ -119,15 +119,15 @@ async fn pipeline_stopped(handle: &Pipeline) {
 impl Service for Sessions {
     const OWN_PROTOCOL: Option<u8> = Some(frames::PREFACE[0]);
 
-    fn exchange(&self, head: &Parts) -> Exchange {
+    fn exchange(&self, head: &Parts) -> ExchangeKind {
         let path = head.uri.path();
         match path {
-            "/palisade.v1.Locks/Session" => Exchange::Session,
+            "/palisade.v1.Locks/Session" => ExchangeKind::Session,
             "/palisade.v1.Locks/Watch" | "/grpc.health.v1.Health/Watch" | "/v1/watch" => {
-                Exchange::Watch
+                ExchangeKind::Watch
             }
-            _ if path.starts_with("/grpc.reflection.") => Exchange::Session,
-            _ => Exchange::Unary,
+            _ if path.starts_with("/grpc.reflection.") => ExchangeKind::Session,
+            _ => ExchangeKind::Unary,
         }
     }
 

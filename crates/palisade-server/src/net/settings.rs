@@ -77,7 +77,7 @@ pub struct Settings {
     /// The directory of the authority, for `/metrics`: how much room its disk has.
     pub data: Option<PathBuf>,
     /// Counters of the program around the server, for `/metrics`.
-    pub counters: Vec<Counter>,
+    pub counters: Vec<ShownCounter>,
 }
 
 /// Where the history of locks is kept, and how much of it.
@@ -92,33 +92,33 @@ pub struct HistorySettings {
     /// While the file's disk has fewer bytes free, nothing is written to it. By default 256 MiB, or a tenth of a smaller disk.
     pub leaves_free: Option<u64>,
     /// The events that the log still has, for a history that missed some.
-    pub past: Option<Past>,
+    pub past: Option<PastEvents>,
 }
 
 /// Reads the events after a revision from the log.
 #[derive(Clone)]
-pub struct Past(pub Arc<ReadPast>);
+pub struct PastEvents(pub Arc<ReadPast>);
 
 /// Calls the function for each part of the answer. An error is in words.
 pub type ReadPast = dyn Fn(u64, &mut dyn FnMut(Told<'_>)) -> Result<(), String> + Send + Sync;
 
-impl std::fmt::Debug for Past {
+impl std::fmt::Debug for PastEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Past")
     }
 }
 
-impl PartialEq for Past {
-    fn eq(&self, other: &Past) -> bool {
+impl PartialEq for PastEvents {
+    fn eq(&self, other: &PastEvents) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Past {}
+impl Eq for PastEvents {}
 
 /// A counter that the server shows and does not count.
 #[derive(Clone, Copy, Debug)]
-pub struct Counter {
+pub struct ShownCounter {
     /// Between `palisade_` and `_total`.
     pub name: &'static str,
     /// The help text: the meaning of the count.
@@ -127,13 +127,13 @@ pub struct Counter {
     pub value: &'static AtomicU64,
 }
 
-impl PartialEq for Counter {
-    fn eq(&self, other: &Counter) -> bool {
+impl PartialEq for ShownCounter {
+    fn eq(&self, other: &ShownCounter) -> bool {
         (self.name, self.help) == (other.name, other.help) && std::ptr::eq(self.value, other.value)
     }
 }
 
-impl Eq for Counter {}
+impl Eq for ShownCounter {}
 
 impl Default for Settings {
     fn default() -> Settings {

@@ -8,7 +8,7 @@ use palisade_core::Span;
 use palisade_proto::Code;
 
 use super::convert::Refusal;
-use super::quota::{Held, Opening};
+use super::quota::{LockOpening, QuotaUse};
 use crate::shell::Origin;
 use palisade_pipeline::Answer;
 
@@ -24,7 +24,7 @@ pub(super) struct Shares {
 
 /// Why there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub(super) enum ShareFull {
     /// All are open that may be.
     All(u64),
     /// This address or user has all of its share.
@@ -32,7 +32,7 @@ pub(super) enum Full {
 }
 
 /// A part of a share; dropping it gives it back.
-pub(super) struct Slot {
+pub(super) struct SharePart {
     shares: Arc<Shares>,
     /// `None` for a caller inside this process.
     origin: Option<Origin>,
@@ -64,16 +64,16 @@ impl Shares {
         self: &Arc<Shares>,
         origin: Option<Origin>,
         count: u64,
-    ) -> Result<Slot, Full> {
+    ) -> Result<SharePart, ShareFull> {
         let origin = origin.map(Origin::counted);
         let mut of_origins = self.of_origins();
         let full = if self.open() + count > self.most {
-            Some(Full::All(self.most))
+            Some(ShareFull::All(self.most))
         } else {
             let used = |origin| of_origins.get(&origin).copied().unwrap_or(0);
             origin
                 .filter(|origin| used(*origin) + count > self.most_of_one)
-                .map(|origin| Full::Share(self.most_of_one, origin))
+                .map(|origin| ShareFull::Share(self.most_of_one, origin))
         };
         if let Some(full) = full {
             self.refused.fetch_add(1, Relaxed);
@@ -83,7 +83,7 @@ impl Shares {
             *of_origins.entry(origin).or_default() += count;
         }
         self.open.fetch_add(count, Relaxed);
-        Ok(Slot {
+        Ok(SharePart {
             shares: Arc::clone(self),
             origin,
             count,
@@ -96,7 +96,7 @@ impl Shares {
     }
 }
 
-impl Drop for Slot {
+impl Drop for SharePart {
     fn drop(&mut self) {
         let mut of_origins = self.shares.of_origins();
         let before = self.shares.open.fetch_sub(self.count, Relaxed);
@@ -112,15 +112,15 @@ impl Drop for Slot {
     }
 }
 
-impl Full {
+impl ShareFull {
     /// The refusal of a request that would wait.
     pub(super) fn of_waits(self) -> Refusal {
         let message = match self {
-            Full::Share(most, origin) => format!(
+            ShareFull::Share(most, origin) => format!(
                 "requests from {origin} wait for {most} locks, which is the share of one address; wait for fewer at a time, or \
                  start the server with a larger --waits-per-address; nothing happened"
             ),
-            Full::All(most) => {
+            ShareFull::All(most) => {
                 format!("requests wait for {most} locks, which is the limit; nothing happened")
             }
         };
@@ -130,10 +130,10 @@ impl Full {
     /// The refusal to tell of more grants, or of grants in more requests.
     pub(super) fn of_listening(self, what: &str) -> Refusal {
         let message = match self {
-            Full::Share(most, origin) => format!(
+            ShareFull::Share(most, origin) => format!(
                 "{most} {what} are listened for from {origin}, which is the share of one address; renewals tell the same, later"
             ),
-            Full::All(most) => {
+            ShareFull::All(most) => {
                 format!(
                     "{most} {what} are listened for, which is the limit; renewals tell the same, later"
                 )
@@ -149,11 +149,11 @@ impl Full {
     /// try again.
     pub(super) fn of_watches(self) -> Refusal {
         let message = match self {
-            Full::Share(most, origin) => format!(
+            ShareFull::Share(most, origin) => format!(
                 "{most} watches are open from {origin}, which is the share of one address; end some of them, watch a common \
                  prefix once, or start the server with a larger --watches-per-address"
             ),
-            Full::All(most) => {
+            ShareFull::All(most) => {
                 format!("{most} watches are open, which is the limit; try again later")
             }
         };
@@ -165,11 +165,11 @@ impl Full {
 #[derive(Default)]
 pub(super) struct Used {
     /// Of a set, once for each of its locks.
-    pub(super) quotas: Vec<Held>,
+    pub(super) quotas: Vec<QuotaUse>,
     /// If it may wait: its part of the share of waits.
-    pub(super) wait: Option<Box<Slot>>,
+    pub(super) wait: Option<Box<SharePart>>,
     /// If it opens a lock: the opening, which frees its use.
-    pub(super) opening: Option<Box<Opening>>,
+    pub(super) opening: Option<Box<LockOpening>>,
 }
 
 impl Used {
@@ -206,14 +206,14 @@ mod tests {
         let second = shares.take(from("::ffff:192.0.2.1"), 1).ok();
         let more = shares.take(from("192.0.2.1"), 1).err();
         let origin = from("192.0.2.1").unwrap().counted();
-        assert_eq!(more, Some(Full::Share(4, origin)));
+        assert_eq!(more, Some(ShareFull::Share(4, origin)));
         // One network of IPv6, a user of a Unix socket, and a caller in this process, which has no share.
         let third = shares.take(from("2001:db8::1"), 4).ok();
         assert!(shares.take(from("2001:db8::2"), 1).is_err());
         let own = shares.take(None, 1).ok();
         let user = shares.take(Some(Origin::Uid(7)), 1).ok();
         assert!(own.is_some() && user.is_some());
-        assert_eq!(shares.take(None, 1).err(), Some(Full::All(10)));
+        assert_eq!(shares.take(None, 1).err(), Some(ShareFull::All(10)));
         assert_eq!((shares.open(), shares.refused()), (10, 3));
         drop((first, second));
         assert!(shares.take(from("192.0.2.1"), 4).is_ok());

@@ -19,7 +19,9 @@ use super::lease_keys::LeaseKeys;
 use super::sequencer::SequencerKeys;
 use super::settings::Settings;
 use super::{audit, rules, session};
-use crate::shell::{self, Exchange, Listeners, Peer, Phase, Service, Shell, Transport, refusal};
+use crate::shell::{
+    self, ExchangeKind, Listeners, Peer, Phase, Service, Shell, Transport, refusal,
+};
 
 /// A shorter start is not noticed: its clients wait until they are served.
 const UNNOTICED: Duration = Duration::from_secs(1);
@@ -110,8 +112,8 @@ struct Starting(&'static str);
 impl Service for Starting {
     const OWN_PROTOCOL: Option<u8> = Some(frames::PREFACE[0]);
 
-    fn exchange(&self, _: &Parts) -> Exchange {
-        Exchange::Unary
+    fn exchange(&self, _: &Parts) -> ExchangeKind {
+        ExchangeKind::Unary
     }
 
     fn refuse_own(&self, code: Code, message: String) -> Vec<u8> {

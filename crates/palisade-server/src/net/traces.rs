@@ -17,21 +17,21 @@ use palisade_pipeline::Request;
 pub(super) struct Traces(Mutex<BTreeMap<Token, TraceId>>);
 
 /// A request as its trace describes it.
-pub(super) struct Asked {
+pub(super) struct TracedRequest {
     parent: TraceParent,
     /// Of several, the first.
     lock: LockName,
     client: ClientId,
 }
 
-impl Asked {
+impl TracedRequest {
     /// `None` for a request that is in no trace, or that asks for no lock.
-    pub(super) fn of(extensions: &http::Extensions, request: &Request) -> Option<Asked> {
+    pub(super) fn of(extensions: &http::Extensions, request: &Request) -> Option<TracedRequest> {
         let parent = *extensions.get::<TraceParent>()?;
         let Request::Acquire(wish) = request else {
             return None;
         };
-        Some(Asked {
+        Some(TracedRequest {
             parent,
             lock: wish.lock.clone(),
             client: wish.client.clone(),
@@ -42,8 +42,8 @@ impl Asked {
 impl Traces {
     /// Keeps the trace of a request that was granted a lock, if it has one. If the trace is recorded, the log has the
     /// grant beside it.
-    pub(super) fn keep(&self, asked: Option<Asked>, granted: &Granted) {
-        let Some(Asked {
+    pub(super) fn keep(&self, asked: Option<TracedRequest>, granted: &Granted) {
+        let Some(TracedRequest {
             parent,
             lock,
             client,

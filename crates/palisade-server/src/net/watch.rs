@@ -23,27 +23,27 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::convert::Refusal;
-use super::gate::{Gate, Observed, Pipeline};
-use super::notice::Batch;
+use super::gate::{Gate, GatedPipeline, ObservableLocks};
+use super::notice::NoticeBatch;
 use super::phases::Phases;
-use super::shares::{Full, Shares, Slot};
-use super::watchers::{Position, QUEUE, Watcher, Watchers};
+use super::shares::{ShareFull, SharePart, Shares};
+use super::watchers::{QUEUE, WatchPosition, Watcher, Watchers};
 use palisade_pipeline::Leading;
 
 /// All watches: how many there may be, and the task that serves them.
 pub(super) struct Watches {
     gate: Arc<Gate>,
-    pipeline: Pipeline,
+    pipeline: GatedPipeline,
     shares: Arc<Shares>,
     phases: Phases,
     /// The sender to the task. The first watcher starts it.
-    feed: Mutex<Option<mpsc::UnboundedSender<(Position, Watcher)>>>,
+    feed: Mutex<Option<mpsc::UnboundedSender<(WatchPosition, Watcher)>>>,
 }
 
 impl Watches {
     pub(super) fn new(
         gate: Arc<Gate>,
-        pipeline: Pipeline,
+        pipeline: GatedPipeline,
         shares: Arc<Shares>,
         phases: Phases,
     ) -> Watches {
@@ -70,7 +70,7 @@ impl Watches {
     /// If it names a revision that this authority, or this node of it, has not reached, or if too many watches are open.
     pub(super) fn watch(
         self: &Arc<Watches>,
-        observed: Observed,
+        observed: ObservableLocks,
         after: Option<u64>,
     ) -> Result<Batches, Refusal> {
         let latest = self.pipeline.revision();
@@ -91,7 +91,7 @@ impl Watches {
             )));
         }
         let slot = self.shares.take(observed.origin(), 1);
-        let slot = slot.map_err(Full::of_watches)?;
+        let slot = slot.map_err(ShareFull::of_watches)?;
         let (sender, batches) = mpsc::channel(QUEUE);
         self.join((position, observed.prefixes()), sender);
         Ok(Batches {
@@ -102,7 +102,7 @@ impl Watches {
         })
     }
 
-    fn join(self: &Arc<Watches>, position: Position, watcher: Watcher) {
+    fn join(self: &Arc<Watches>, position: WatchPosition, watcher: Watcher) {
         let mut task = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
         let joining = match &*task {
             Some(task) => match task.send((position, watcher)) {
@@ -120,16 +120,16 @@ impl Watches {
 
 /// The batches of one watcher.
 pub(super) struct Batches {
-    batches: mpsc::Receiver<Arc<Batch>>,
-    observed: Observed,
+    batches: mpsc::Receiver<Arc<NoticeBatch>>,
+    observed: ObservableLocks,
     gate: Arc<Gate>,
-    _slot: Slot,
+    _slot: SharePart,
 }
 
 impl Stream for Batches {
-    type Item = Arc<Batch>;
+    type Item = Arc<NoticeBatch>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Arc<Batch>>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Arc<NoticeBatch>>> {
         let batch = ready!(self.batches.poll_recv(cx));
         // New rules under which it would show other locks end a watch. A watcher that reconnects misses nothing.
         let granted = self.gate.still_observes(&self.observed);
@@ -137,7 +137,10 @@ impl Stream for Batches {
     }
 }
 
-async fn feed(watches: Arc<Watches>, mut joined: mpsc::UnboundedReceiver<(Position, Watcher)>) {
+async fn feed(
+    watches: Arc<Watches>,
+    mut joined: mpsc::UnboundedReceiver<(WatchPosition, Watcher)>,
+) {
     let mut news = watches.pipeline.news();
     let mut watchers = Watchers::default();
     let mut draining = pin!(watches.phases.draining());

@@ -18,13 +18,13 @@ use palisade_core::Event;
 use tokio::sync::mpsc;
 
 use super::gate::Prefixes;
-use super::notice::{Batch, Notice};
+use super::notice::{Notice, NoticeBatch};
 use palisade_pipeline::{Since, bytes_of};
 
 /// The last revision that watchers have processed, and the locks that they see.
-pub(super) type Position = (u64, Prefixes);
+pub(super) type WatchPosition = (u64, Prefixes);
 
-pub(super) type Watcher = mpsc::Sender<Arc<Batch>>;
+pub(super) type Watcher = mpsc::Sender<Arc<NoticeBatch>>;
 
 /// All watchers.
 #[derive(Default)]
@@ -34,8 +34,8 @@ pub(super) struct Watchers {
     current: HashMap<Prefixes, Vec<Watcher>>,
     by_prefix: ByPrefix,
     /// Those that get more at once, and those whose queues are full.
-    behind: BTreeMap<Position, Vec<Watcher>>,
-    full: BTreeMap<Position, Vec<Watcher>>,
+    behind: BTreeMap<WatchPosition, Vec<Watcher>>,
+    full: BTreeMap<WatchPosition, Vec<Watcher>>,
     /// How many batches were sent since the counter was read.
     sent: usize,
 }
@@ -86,7 +86,7 @@ impl ByPrefix {
 
 /// The notices that current watchers of the same locks get in a round.
 #[derive(Default)]
-struct News {
+struct RoundNotices {
     notices: Vec<Notice>,
     bytes: usize,
     /// Up to which revision it goes, if it is full.
@@ -94,7 +94,7 @@ struct News {
 }
 
 impl Watchers {
-    pub(super) fn join(&mut self, position: Position, watchers: Vec<Watcher>) {
+    pub(super) fn join(&mut self, position: WatchPosition, watchers: Vec<Watcher>) {
         put(&mut self.behind, position, watchers);
     }
 
@@ -148,8 +148,8 @@ impl Watchers {
     }
 
     /// Collects the news for current watchers.
-    fn news(&self, known: &Backlog) -> BTreeMap<Prefixes, News> {
-        let mut all: BTreeMap<Prefixes, News> = BTreeMap::new();
+    fn news(&self, known: &Backlog) -> BTreeMap<Prefixes, RoundNotices> {
+        let mut all: BTreeMap<Prefixes, RoundNotices> = BTreeMap::new();
         for event in known.events() {
             for prefixes in self.by_prefix.watching(event.lock.as_str()) {
                 let news = match all.get_mut(prefixes) {
@@ -189,7 +189,7 @@ impl Watchers {
     }
 
     /// Watchers have processed everything up to here.
-    fn arrive(&mut self, (revision, prefixes): Position, watchers: Vec<Watcher>) {
+    fn arrive(&mut self, (revision, prefixes): WatchPosition, watchers: Vec<Watcher>) {
         if watchers.is_empty() || revision != self.at {
             return put(&mut self.behind, (revision, prefixes), watchers);
         }
@@ -203,13 +203,13 @@ impl Watchers {
     fn send(
         &mut self,
         watchers: Vec<Watcher>,
-        position: Position,
+        position: WatchPosition,
         notices: Vec<Notice>,
     ) -> Vec<Watcher> {
         let (mut reading, full) = watchers.into_iter().partition::<Vec<_>, _>(has_room);
         put(&mut self.full, position, full);
         if !notices.is_empty() && !reading.is_empty() {
-            let batch = Batch::new(notices);
+            let batch = NoticeBatch::new(notices);
             // Nobody else sends, so a watcher that had room still has it.
             reading.retain(|watcher| watcher.try_send(Arc::clone(&batch)).is_ok());
             self.sent += reading.len();
@@ -235,7 +235,11 @@ impl Watchers {
     }
 }
 
-fn put(into: &mut BTreeMap<Position, Vec<Watcher>>, position: Position, watchers: Vec<Watcher>) {
+fn put(
+    into: &mut BTreeMap<WatchPosition, Vec<Watcher>>,
+    position: WatchPosition,
+    watchers: Vec<Watcher>,
+) {
     if !watchers.is_empty() {
         into.entry(position).or_default().extend(watchers);
     }
@@ -362,14 +366,18 @@ mod tests {
     }
 
     /// `prefix`: one, or several with spaces between them.
-    fn join(watchers: &mut Watchers, prefix: &str, revision: u64) -> mpsc::Receiver<Arc<Batch>> {
+    fn join(
+        watchers: &mut Watchers,
+        prefix: &str,
+        revision: u64,
+    ) -> mpsc::Receiver<Arc<NoticeBatch>> {
         let (sender, batches) = mpsc::channel(QUEUE);
         let prefixes = prefix.split(' ').map(Box::from).collect();
         watchers.join((revision, prefixes), vec![sender]);
         batches
     }
 
-    fn received(batches: &mut mpsc::Receiver<Arc<Batch>>) -> Vec<String> {
+    fn received(batches: &mut mpsc::Receiver<Arc<NoticeBatch>>) -> Vec<String> {
         let mut received = Vec::new();
         while let Ok(batch) = batches.try_recv() {
             received.extend(batch.notices.iter().map(|notice| match notice {
@@ -528,7 +536,7 @@ mod tests {
     /// An event of one lock, before which so many are missing. `own` reads its notices.
     fn serve(
         watchers: &mut Watchers,
-        own: &mut mpsc::Receiver<Arc<Batch>>,
+        own: &mut mpsc::Receiver<Arc<NoticeBatch>>,
         (next, missing): (&mut u64, u64),
         lock: &str,
     ) {

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::connection::Port;
 use super::error::Error;
 use super::listen::Accepted;
-use super::slots::{NoSlot, Slots};
+use super::slots::{ConnectionSlots, NoSlot};
 use super::state::{Meters, Phase};
 use super::tls::Handshakes;
 use super::{Listeners, Origin, Peer, Service, Settings, descriptors, socket};
@@ -22,7 +22,7 @@ use super::{Listeners, Origin, Peer, Service, Settings, descriptors, socket};
 #[derive(Debug)]
 pub struct Shell {
     settings: Settings,
-    slots: Arc<Slots>,
+    slots: Arc<ConnectionSlots>,
     /// `None` without TLS.
     handshakes: Option<Arc<Handshakes>>,
     meters: Arc<Meters>,
@@ -43,7 +43,7 @@ impl Shell {
         let handshakes = Handshakes::new(&settings, &meters)?;
         Ok(Shell {
             handshakes: handshakes.map(Arc::new),
-            slots: Slots::new(connections, per_address, Arc::clone(&meters)),
+            slots: ConnectionSlots::new(connections, per_address, Arc::clone(&meters)),
             settings,
             meters,
             phase: watch::Sender::new(Phase::Serving),

@@ -28,13 +28,13 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    pub(super) fn begin(self: &Arc<Activity>, http2: bool) -> Running {
+    pub(super) fn begin(self: &Arc<Activity>, http2: bool) -> RunningRequest {
         self.begun.fetch_add(1, Relaxed);
         self.reading.store(false, Relaxed);
         if http2 {
             self.http2.store(true, Relaxed);
         }
-        Running {
+        RunningRequest {
             activity: Arc::clone(self),
             answering: None,
         }
@@ -70,13 +70,13 @@ impl Activity {
 
 /// A request whose answer is not sent yet.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningRequest {
     activity: Arc<Activity>,
     /// The period in which its answer began, if the answer has a time limit.
     answering: Option<usize>,
 }
 
-impl Running {
+impl RunningRequest {
     /// From now on the time limit of the answer applies.
     pub(super) fn answering(&mut self) {
         let period = self.activity.period.load(Relaxed);
@@ -85,7 +85,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         if let Some(period) = self.answering {
             self.activity.answers[period].fetch_sub(1, Relaxed);
@@ -108,7 +108,7 @@ pub(super) struct Overdue {
 
 /// The decision about a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ConnectionVerdict {
     /// Nothing to do.
     Fine,
     /// Close it gracefully: it is idle.
@@ -130,12 +130,12 @@ impl Overdue {
         }
     }
 
-    pub(super) fn check(&mut self, activity: &Activity) -> Verdict {
+    pub(super) fn check(&mut self, activity: &Activity) -> ConnectionVerdict {
         self.period_checks += 1;
         if self.period_checks >= self.most_period_checks {
             self.period_checks = 0;
             if activity.turn() {
-                return Verdict::Slow("an answer was not read");
+                return ConnectionVerdict::Slow("an answer was not read");
             }
         }
         let begun = activity.begun.load(Relaxed);
@@ -148,11 +148,11 @@ impl Overdue {
         self.idle_checks = if same { self.idle_checks + 1 } else { 0 };
         (self.begun, self.reading) = (begun, reading && !in_flight);
         if slow && !activity.http2.load(Relaxed) {
-            Verdict::Slow("the head of a request did not arrive")
+            ConnectionVerdict::Slow("the head of a request did not arrive")
         } else if self.idle_checks >= self.most_idle_checks {
-            Verdict::Idle
+            ConnectionVerdict::Idle
         } else {
-            Verdict::Fine
+            ConnectionVerdict::Fine
         }
     }
 }
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn a_connection_that_never_sends_a_head_is_slow_at_the_first_check() {
         let activity = Activity::default();
-        assert_eq!(overdue().check(&activity), Verdict::Slow(HEAD));
+        assert_eq!(overdue().check(&activity), ConnectionVerdict::Slow(HEAD));
         activity.received(b"GET / HTT");
-        assert_eq!(overdue().check(&activity), Verdict::Slow(HEAD));
+        assert_eq!(overdue().check(&activity), ConnectionVerdict::Slow(HEAD));
     }
 
     #[test]
@@ -189,7 +189,14 @@ mod tests {
         activity.received(PREFACE);
         let mut overdue = overdue();
         let verdicts = [(); 3].map(|()| overdue.check(&activity));
-        assert_eq!(verdicts, [Verdict::Fine, Verdict::Fine, Verdict::Idle]);
+        assert_eq!(
+            verdicts,
+            [
+                ConnectionVerdict::Fine,
+                ConnectionVerdict::Fine,
+                ConnectionVerdict::Idle
+            ]
+        );
     }
 
     #[test]
@@ -199,11 +206,18 @@ mod tests {
         let running = activity.begin(false);
         let mut overdue = overdue();
         for _ in 0..10 {
-            assert_eq!(overdue.check(&activity), Verdict::Fine);
+            assert_eq!(overdue.check(&activity), ConnectionVerdict::Fine);
         }
         drop(running);
         let verdicts = [(); 3].map(|()| overdue.check(&activity));
-        assert_eq!(verdicts, [Verdict::Fine, Verdict::Fine, Verdict::Idle]);
+        assert_eq!(
+            verdicts,
+            [
+                ConnectionVerdict::Fine,
+                ConnectionVerdict::Fine,
+                ConnectionVerdict::Idle
+            ]
+        );
     }
 
     #[test]
@@ -211,10 +225,10 @@ mod tests {
         let activity = Arc::new(Activity::default());
         drop(activity.begin(false));
         let mut overdue = overdue();
-        assert_eq!(overdue.check(&activity), Verdict::Fine);
+        assert_eq!(overdue.check(&activity), ConnectionVerdict::Fine);
         activity.received(b"GET /");
-        assert_eq!(overdue.check(&activity), Verdict::Fine);
-        assert_eq!(overdue.check(&activity), Verdict::Slow(HEAD));
+        assert_eq!(overdue.check(&activity), ConnectionVerdict::Fine);
+        assert_eq!(overdue.check(&activity), ConnectionVerdict::Slow(HEAD));
     }
 
     #[test]
@@ -242,12 +256,12 @@ mod tests {
         let _watch = activity.begin(false);
         let mut answer = activity.begin(false);
         let mut checks = |count| (0..count).map(|_| overdue.check(&activity)).last().unwrap();
-        assert_eq!(checks(7), Verdict::Fine);
+        assert_eq!(checks(7), ConnectionVerdict::Fine);
         answer.answering();
         // The rest of this period, and a whole one.
-        assert_eq!(checks(2), Verdict::Fine);
-        assert_eq!(checks(1), Verdict::Slow("an answer was not read"));
+        assert_eq!(checks(2), ConnectionVerdict::Fine);
+        assert_eq!(checks(1), ConnectionVerdict::Slow("an answer was not read"));
         drop(answer);
-        assert_eq!(checks(10), Verdict::Fine);
+        assert_eq!(checks(10), ConnectionVerdict::Fine);
     }
 }

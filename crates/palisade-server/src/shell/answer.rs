@@ -10,45 +10,45 @@ use axum::body::{Body, HttpBody};
 use bytes::{Buf, Bytes};
 use hyper::body::{Frame, SizeHint};
 
-use super::Exchange;
-use super::activity::Running;
-use super::budget::{Budget, Charge};
+use super::ExchangeKind;
+use super::activity::RunningRequest;
+use super::budget::{ByteBudget, Charge};
 
 /// An answer's body. Its request counts as in flight, and its bytes as held, until the last piece is in the socket:
 /// HTTP/2 takes pieces from here before its peer allows it to send them.
-pub(super) struct Answer {
+pub(super) struct CountedAnswer {
     body: Body,
-    running: Arc<Running>,
+    running: Arc<RunningRequest>,
     /// The budget for its pieces; `None` for an answer without an end.
-    budget: Option<Arc<Budget>>,
+    budget: Option<Arc<ByteBudget>>,
 }
 
-impl Answer {
+impl CountedAnswer {
     pub(super) fn new(
         body: Body,
-        exchange: Exchange,
-        mut running: Running,
-        budget: &Arc<Budget>,
-    ) -> Answer {
-        let bounded = exchange == Exchange::Unary;
+        exchange: ExchangeKind,
+        mut running: RunningRequest,
+        budget: &Arc<ByteBudget>,
+    ) -> CountedAnswer {
+        let bounded = exchange == ExchangeKind::Unary;
         if bounded {
             running.answering();
         }
-        Answer {
+        CountedAnswer {
             body,
             running: Arc::new(running),
             budget: bounded.then(|| Arc::clone(budget)),
         }
     }
 
-    fn piece(&self, bytes: Bytes) -> Result<Piece, axum::Error> {
-        let mut charge = self.budget.as_ref().map(Budget::charge);
+    fn piece(&self, bytes: Bytes) -> Result<AnswerPiece, axum::Error> {
+        let mut charge = self.budget.as_ref().map(ByteBudget::charge);
         if let Some(charge) = &mut charge
             && !charge.add(bytes.len())
         {
-            return Err(axum::Error::new(Unread));
+            return Err(axum::Error::new(TooMuchUnread));
         }
-        Ok(Piece {
+        Ok(AnswerPiece {
             bytes,
             _charge: charge,
             _running: Arc::clone(&self.running),
@@ -59,16 +59,16 @@ impl Answer {
 /// Too many bytes of answers wait for their reader, on this connection or on all.
 #[derive(Debug, thiserror::Error)]
 #[error("too many bytes of answers are unread")]
-struct Unread;
+struct TooMuchUnread;
 
-impl HttpBody for Answer {
-    type Data = Piece;
+impl HttpBody for CountedAnswer {
+    type Data = AnswerPiece;
     type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<AnswerPiece>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         polled.map(|frame| {
             Some(match frame? {
@@ -94,20 +94,20 @@ impl HttpBody for Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for CountedAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Answer")
     }
 }
 
 /// A piece of an answer, charged until it is in the socket.
-pub(super) struct Piece {
+pub(super) struct AnswerPiece {
     bytes: Bytes,
     _charge: Option<Charge>,
-    _running: Arc<Running>,
+    _running: Arc<RunningRequest>,
 }
 
-impl Buf for Piece {
+impl Buf for AnswerPiece {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }

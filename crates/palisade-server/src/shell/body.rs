@@ -11,7 +11,7 @@ use palisade_proto::Code;
 use tokio::time::Sleep;
 
 use super::budget::Charge;
-use super::{Exchange, Settings};
+use super::{ExchangeKind, Settings};
 
 /// Why a body was not read to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +71,7 @@ pub async fn read(body: Body) -> Result<Bytes, BodyError> {
 /// A body, or the messages of a session, with a clock that runs only while something is unfinished.
 pub(super) struct Arriving<B> {
     body: B,
-    exchange: Exchange,
+    exchange: ExchangeKind,
     most: usize,
     timeout: Duration,
     /// Starts when a body, or a message, is first waited for.
@@ -85,7 +85,7 @@ pub(super) struct Arriving<B> {
 impl<B> Arriving<B> {
     pub(super) fn new(
         body: B,
-        exchange: Exchange,
+        exchange: ExchangeKind,
         settings: &Settings,
         charge: Charge,
     ) -> Arriving<B> {
@@ -104,9 +104,9 @@ impl<B> Arriving<B> {
     /// Charges a piece.
     fn take(&mut self, piece: &[u8]) -> Result<(), BodyError> {
         let unfinished = match self.exchange {
-            Exchange::Proxied => return Ok(()),
-            Exchange::Unary | Exchange::Watch => piece.len(),
-            Exchange::Session => {
+            ExchangeKind::Proxied => return Ok(()),
+            ExchangeKind::Unary | ExchangeKind::Watch => piece.len(),
+            ExchangeKind::Session => {
                 let unfinished = self.framing.after(piece);
                 if unfinished < piece.len() {
                     // A message was completed in this piece: the bytes after it belong to a new one.
@@ -118,7 +118,7 @@ impl<B> Arriving<B> {
             }
         };
         self.bytes += unfinished;
-        if self.exchange != Exchange::Session && self.bytes > self.most {
+        if self.exchange != ExchangeKind::Session && self.bytes > self.most {
             return Err(BodyError::TooLarge { most: self.most });
         }
         if !self.charge.add(unfinished) {
@@ -133,8 +133,8 @@ impl<B> Arriving<B> {
 
     /// `Ready` if the unfinished part took too long.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let idle = self.exchange == Exchange::Session && self.bytes == 0;
-        if idle || self.exchange == Exchange::Proxied {
+        let idle = self.exchange == ExchangeKind::Session && self.bytes == 0;
+        if idle || self.exchange == ExchangeKind::Proxied {
             return Poll::Pending;
         }
         let allowed = self.timeout + earned(self.bytes);
@@ -233,12 +233,12 @@ mod tests {
     use http_body_util::BodyExt as _;
     use http_body_util::channel::Channel;
 
-    use super::super::budget::Budget;
+    use super::super::budget::ByteBudget;
     use super::*;
 
     const SOON: Duration = Duration::from_millis(50);
 
-    fn arriving<B>(body: B, exchange: Exchange, budget: &Arc<Budget>) -> Arriving<B> {
+    fn arriving<B>(body: B, exchange: ExchangeKind, budget: &Arc<ByteBudget>) -> Arriving<B> {
         let settings = Settings {
             body_bytes: 1_024,
             body_timeout: SOON,
@@ -278,9 +278,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_body_is_late_and_a_steady_one_is_not() {
-        let budget = Budget::new(1 << 20, None);
+        let budget = ByteBudget::new(1 << 20, None);
         let (mut sender, body) = Channel::<Bytes>::new(1);
-        let dripping = arriving(body, Exchange::Unary, &budget).collect();
+        let dripping = arriving(body, ExchangeKind::Unary, &budget).collect();
         let drips = async {
             let pause = SOON / 10;
             while sender.send_data(Bytes::from_static(b"x")).await.is_ok() {
@@ -291,16 +291,16 @@ mod tests {
         assert_eq!(ended.unwrap_err(), BodyError::Late);
 
         let whole = http_body_util::Full::new(Bytes::from(vec![7; 1_024]));
-        let whole = arriving(whole, Exchange::Unary, &budget);
+        let whole = arriving(whole, ExchangeKind::Unary, &budget);
         assert_eq!(whole.collect().await.unwrap().to_bytes().len(), 1_024);
     }
 
     #[tokio::test]
     async fn a_session_may_pause_between_messages_but_not_within_one() {
-        let budget = Budget::new(1 << 20, None);
+        let budget = ByteBudget::new(1 << 20, None);
         let session = || {
             let (sender, body) = Channel::<Bytes>::new(8);
-            (sender, arriving(body, Exchange::Session, &budget))
+            (sender, arriving(body, ExchangeKind::Session, &budget))
         };
         let (mut between, mut pausing) = session();
         let (mut within, mut stuck) = session();
@@ -322,16 +322,16 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_are_bounded_for_one_body_and_for_all() {
-        let budget = Budget::new(1_500, None);
+        let budget = ByteBudget::new(1_500, None);
         let full = |bytes: usize| http_body_util::Full::new(Bytes::from(vec![7; bytes]));
-        let mut first = arriving(full(1_000), Exchange::Unary, &budget);
+        let mut first = arriving(full(1_000), ExchangeKind::Unary, &budget);
         first.frame().await.unwrap().unwrap();
-        let second = arriving(full(1_000), Exchange::Unary, &budget).collect();
+        let second = arriving(full(1_000), ExchangeKind::Unary, &budget).collect();
         assert_eq!(second.await.unwrap_err(), BodyError::NoRoom);
         drop(first);
-        let third = arriving(full(1_000), Exchange::Unary, &budget).collect();
+        let third = arriving(full(1_000), ExchangeKind::Unary, &budget).collect();
         third.await.unwrap();
-        let large = arriving(full(1_025), Exchange::Unary, &budget).collect();
+        let large = arriving(full(1_025), ExchangeKind::Unary, &budget).collect();
         assert_eq!(
             large.await.unwrap_err(),
             BodyError::TooLarge { most: 1_024 }
@@ -339,12 +339,16 @@ mod tests {
         // An unfinished message is charged, a complete one is not.
         let mut session = arriving(
             http_body_util::Full::new(Bytes::from(message(9_000))),
-            Exchange::Session,
+            ExchangeKind::Session,
             &budget,
         );
         session.frame().await.unwrap().unwrap();
         let torn = Bytes::from(message(9_000)).slice(..2_000);
-        let torn = arriving(http_body_util::Full::new(torn), Exchange::Session, &budget);
+        let torn = arriving(
+            http_body_util::Full::new(torn),
+            ExchangeKind::Session,
+            &budget,
+        );
         assert_eq!(torn.collect().await.unwrap_err(), BodyError::NoRoom);
     }
 }

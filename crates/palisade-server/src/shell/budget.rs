@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// A number of bytes, and how many of them are in use.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct ByteBudget {
     most: usize,
     used: AtomicUsize,
     /// The larger budget that these bytes also count against.
-    all: Option<Arc<Budget>>,
+    all: Option<Arc<ByteBudget>>,
 }
 
-impl Budget {
-    pub(super) fn new(most: usize, all: Option<Arc<Budget>>) -> Arc<Budget> {
-        Arc::new(Budget {
+impl ByteBudget {
+    pub(super) fn new(most: usize, all: Option<Arc<ByteBudget>>) -> Arc<ByteBudget> {
+        Arc::new(ByteBudget {
             most,
             used: AtomicUsize::new(0),
             all,
@@ -23,7 +23,7 @@ impl Budget {
     }
 
     /// An empty charge.
-    pub(super) fn charge(self: &Arc<Budget>) -> Charge {
+    pub(super) fn charge(self: &Arc<ByteBudget>) -> Charge {
         Charge {
             budget: Arc::clone(self),
             bytes: 0,
@@ -53,7 +53,7 @@ impl Budget {
 /// Bytes in use; dropping it gives them back.
 #[derive(Debug)]
 pub(super) struct Charge {
-    budget: Arc<Budget>,
+    budget: Arc<ByteBudget>,
     bytes: usize,
 }
 
@@ -87,9 +87,9 @@ mod tests {
 
     #[test]
     fn each_connection_and_all_together_are_bounded() {
-        let all = Budget::new(25, None);
-        let one = Budget::new(10, Some(Arc::clone(&all)));
-        let two = Budget::new(10, Some(Arc::clone(&all)));
+        let all = ByteBudget::new(25, None);
+        let one = ByteBudget::new(10, Some(Arc::clone(&all)));
+        let two = ByteBudget::new(10, Some(Arc::clone(&all)));
         let (mut first, mut second) = (one.charge(), two.charge());
         assert!(first.add(8) && !first.add(3) && first.add(2));
         // A single answer may exceed its connection's budget, but not the rest of the shared one.

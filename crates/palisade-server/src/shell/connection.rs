@@ -29,16 +29,16 @@ use tonic::metadata::MetadataValue;
 use tower::Service as _;
 use tracing::{Instrument as _, Span};
 
-use super::activity::{Activity, Overdue, Running, Verdict};
-use super::answer::Answer;
+use super::activity::{Activity, ConnectionVerdict, Overdue, RunningRequest};
+use super::answer::CountedAnswer;
 use super::body::{Arriving, BodyError};
-use super::budget::Budget;
+use super::budget::ByteBudget;
 use super::hosts::Names;
 use super::nonce;
 use super::state::{Meters, Phase};
-use super::tls::{Handshakes, Opened, farewell};
+use super::tls::{Handshakes, OpenedConnection, farewell};
 use super::trace::TraceParent;
-use super::{Caller, Exchange, Lifetime, Origin, Peer, Service, Settings, Transport};
+use super::{ExchangeKind, Lifetime, Origin, Peer, PeerIdentity, Service, Settings, Transport};
 
 /// The state that all connections of a port share.
 pub(super) struct Port<S> {
@@ -47,7 +47,7 @@ pub(super) struct Port<S> {
     settings: Settings,
     names: Names,
     protocol: Builder<TokioExecutor>,
-    budget: Arc<Budget>,
+    budget: Arc<ByteBudget>,
     meters: Arc<Meters>,
     phase: watch::Receiver<Phase>,
 }
@@ -65,7 +65,7 @@ impl<S: Service> Port<S> {
             router,
             names: Names::new(&settings.hosts),
             protocol: protocol(&settings),
-            budget: Budget::new(settings.held_bytes, None),
+            budget: ByteBudget::new(settings.held_bytes, None),
             settings,
             meters,
             phase,
@@ -106,18 +106,18 @@ impl<S: Service> Port<S> {
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
         };
         match opened {
-            Opened::Ready(stream, generation) => {
+            OpenedConnection::Ready(stream, generation) => {
                 let shown = Certificate::of(&stream);
                 let caller = shown.map_or(peer.caller, |shown| {
                     let names = shown.names().into();
                     let lifetime = Arc::new(Lifetime::of(shown));
                     handshakes.watch(&lifetime, generation);
-                    Caller::Certificate { names, lifetime }
+                    PeerIdentity::Certificate { names, lifetime }
                 });
                 let peer = Peer { caller, ..peer };
                 self.serve(*stream, peer).await;
             }
-            Opened::PlainText(mut stream, first) => {
+            OpenedConnection::PlainText(mut stream, first) => {
                 let message = PLAIN_TEXT.to_owned();
                 let refused = if S::OWN_PROTOCOL == Some(first) {
                     self.service.refuse_own(Code::Invalid, message)
@@ -127,7 +127,7 @@ impl<S: Service> Port<S> {
                 let sent = farewell(&mut stream, &refused);
                 let _ = tokio::time::timeout(self.settings.head_timeout, sent).await;
             }
-            Opened::Failed => {}
+            OpenedConnection::Failed => {}
         }
     }
 
@@ -146,7 +146,7 @@ impl<S: Service> Port<S> {
     async fn http(self: Arc<Self>, stream: impl Transport, first: Option<u8>, peer: Peer) {
         let activity = Arc::new(Activity::default());
         let most = self.settings.held_bytes_per_connection;
-        let budget = Budget::new(most, Some(Arc::clone(&self.budget)));
+        let budget = ByteBudget::new(most, Some(Arc::clone(&self.budget)));
         let io = TokioIo::new(MonitoredSocket {
             stream,
             first,
@@ -197,12 +197,12 @@ impl<S: Service> Port<S> {
                 }
                 _ = check.tick() => match overdue.check(&activity) {
                     // The wall clock may have been set.
-                    Verdict::Fine if peer.caller.check_time().is_err() => {
+                    ConnectionVerdict::Fine if peer.caller.check_time().is_err() => {
                         connection.as_mut().graceful_shutdown();
                     }
-                    Verdict::Fine => {}
-                    Verdict::Idle => connection.as_mut().graceful_shutdown(),
-                    Verdict::Slow(why) => {
+                    ConnectionVerdict::Fine => {}
+                    ConnectionVerdict::Idle => connection.as_mut().graceful_shutdown(),
+                    ConnectionVerdict::Slow(why) => {
                         tracing::debug!(peer = %peer.origin, "connection cut: {why} in time");
                         return;
                     }
@@ -215,9 +215,9 @@ impl<S: Service> Port<S> {
         self: Arc<Self>,
         request: Request<Incoming>,
         peer: Peer,
-        running: Running,
-        budget: Arc<Budget>,
-    ) -> Result<Response<Answer>, Infallible> {
+        running: RunningRequest,
+        budget: Arc<ByteBudget>,
+    ) -> Result<Response<CountedAnswer>, Infallible> {
         self.meters.requests.fetch_add(1, Relaxed);
         let (mut head, body) = request.into_parts();
         let exchange = self.service.exchange(&head);
@@ -225,7 +225,7 @@ impl<S: Service> Port<S> {
             .then(|| (head.method.clone(), head.uri.path().to_owned()));
         // A forwarded exchange is a talk between its caller and the service behind.
         let nonce = match exchange {
-            Exchange::Proxied => Ok(None),
+            ExchangeKind::Proxied => Ok(None),
             _ => nonce::of(&head.headers),
         };
         let over = peer.caller.check_time();
@@ -257,11 +257,16 @@ impl<S: Service> Port<S> {
         if let Some((method, path)) = seen {
             tracing::debug!(%method, path, status = response.status().as_u16(), "answered");
         }
-        Ok(response.map(|body| Answer::new(body, exchange, running, &budget)))
+        Ok(response.map(|body| CountedAnswer::new(body, exchange, running, &budget)))
     }
 
     /// Whether the handler may answer the request; otherwise the refusal.
-    fn admit(&self, head: &Parts, exchange: Exchange, from: Origin) -> Result<(), (Code, String)> {
+    fn admit(
+        &self,
+        head: &Parts,
+        exchange: ExchangeKind,
+        from: Origin,
+    ) -> Result<(), (Code, String)> {
         // A browser cannot connect to a Unix socket, so no web page can point a name there.
         if let Origin::Address(_) = from {
             self.names.check(head)?;
@@ -269,7 +274,7 @@ impl<S: Service> Port<S> {
         let declared = head.headers.get(CONTENT_LENGTH);
         let declared = declared.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
         let most = self.settings.body_bytes;
-        if matches!(exchange, Exchange::Unary | Exchange::Watch)
+        if matches!(exchange, ExchangeKind::Unary | ExchangeKind::Watch)
             && declared.is_some_and(|bytes| bytes > most as u64)
         {
             let refused = BodyError::TooLarge { most };

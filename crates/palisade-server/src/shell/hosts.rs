@@ -32,7 +32,7 @@ pub(super) enum Names {
     },
 }
 
-type Refused = (Code, String);
+type HostRefused = (Code, String);
 
 impl Names {
     pub(super) fn new(hosts: &Hosts) -> Names {
@@ -47,7 +47,7 @@ impl Names {
     }
 
     /// Whether a request may be answered. A request without a host name does not come from a browser.
-    pub(super) fn check(&self, head: &Parts) -> Result<(), Refused> {
+    pub(super) fn check(&self, head: &Parts) -> Result<(), HostRefused> {
         let Names::Known { given, own } = self else {
             return Ok(());
         };
@@ -82,7 +82,11 @@ impl Names {
 }
 
 /// Whether the page that sends this belongs to this server or to a configured name.
-fn same_site(origin: &HeaderValue, called: &Authority, given: &[String]) -> Result<(), Refused> {
+fn same_site(
+    origin: &HeaderValue,
+    called: &Authority,
+    given: &[String],
+) -> Result<(), HostRefused> {
     let page = Uri::try_from(origin.as_bytes()).unwrap_or_default();
     let default = if page.scheme_str() == Some("https") {
         443
@@ -111,7 +115,7 @@ fn changes(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-fn authority(host: &HeaderValue) -> Result<Authority, Refused> {
+fn authority(host: &HeaderValue) -> Result<Authority, HostRefused> {
     let parsed = Authority::try_from(host.as_bytes()).ok();
     let fit = parsed.filter(|authority| !authority.as_str().contains('@'));
     fit.ok_or_else(|| (Code::Invalid, "Host: this is not a host name".to_owned()))

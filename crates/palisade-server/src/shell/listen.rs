@@ -101,10 +101,10 @@ pub struct BindError {
 
 /// Everything that one server listens on. Dropping it closes the ports and removes the Unix sockets.
 #[derive(Debug)]
-pub struct Listeners(Vec<Listener>);
+pub struct Listeners(Vec<BoundSocket>);
 
 #[derive(Debug)]
-enum Listener {
+enum BoundSocket {
     Tcp(TcpListener),
     Unix(Socket),
 }
@@ -117,7 +117,7 @@ pub(super) enum Accepted {
 
 impl From<TcpListener> for Listeners {
     fn from(listener: TcpListener) -> Listeners {
-        Listeners(vec![Listener::Tcp(listener)])
+        Listeners(vec![BoundSocket::Tcp(listener)])
     }
 }
 
@@ -130,8 +130,8 @@ impl Listeners {
         let mut listeners = Vec::with_capacity(all.len());
         for at in all {
             let bound = match at {
-                Listen::Tcp(at) => TcpListener::bind(at).await.map(Listener::Tcp),
-                Listen::Unix(path) => Socket::open(path).map(Listener::Unix),
+                Listen::Tcp(at) => TcpListener::bind(at).await.map(BoundSocket::Tcp),
+                Listen::Unix(path) => Socket::open(path).map(BoundSocket::Unix),
             };
             listeners.push(bound.map_err(|source| BindError {
                 at: at.clone(),
@@ -146,9 +146,9 @@ impl Listeners {
     /// # Errors
     /// The operating system's error.
     pub fn addresses(&self) -> io::Result<Vec<Listen>> {
-        let address = |listener: &Listener| match listener {
-            Listener::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
-            Listener::Unix(socket) => Ok(Listen::Unix(socket.file.path.clone())),
+        let address = |listener: &BoundSocket| match listener {
+            BoundSocket::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
+            BoundSocket::Unix(socket) => Ok(Listen::Unix(socket.file.path.clone())),
         };
         self.0.iter().map(address).collect()
     }
@@ -158,9 +158,9 @@ impl Listeners {
     /// # Errors
     /// The operating system's error.
     pub(crate) fn ports(&self) -> io::Result<Listeners> {
-        let again = |listener: &Listener| match listener {
-            Listener::Tcp(listener) => Some(same_port(listener).map(Listener::Tcp)),
-            Listener::Unix(_) => None,
+        let again = |listener: &BoundSocket| match listener {
+            BoundSocket::Tcp(listener) => Some(same_port(listener).map(BoundSocket::Tcp)),
+            BoundSocket::Unix(_) => None,
         };
         let ports: io::Result<_> = self.0.iter().filter_map(again).collect();
         Ok(Listeners(ports?))
@@ -185,9 +185,9 @@ impl Listeners {
     /// See [`socket::bound_unread`].
     pub(super) fn bound_unread(&self, bytes: usize) -> io::Result<()> {
         self.0.iter().try_for_each(|listener| match listener {
-            Listener::Tcp(listener) => socket::bound_unread(listener, bytes),
+            BoundSocket::Tcp(listener) => socket::bound_unread(listener, bytes),
             // Its connections do not inherit it.
-            Listener::Unix(_) => Ok(()),
+            BoundSocket::Unix(_) => Ok(()),
         })
     }
 }
@@ -196,14 +196,14 @@ fn same_port(listener: &TcpListener) -> io::Result<TcpListener> {
     TcpListener::from_std(listener.as_fd().try_clone_to_owned()?.into())
 }
 
-impl Listener {
+impl BoundSocket {
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Accepted, Origin)>> {
         Poll::Ready(match self {
-            Listener::Tcp(listener) => {
+            BoundSocket::Tcp(listener) => {
                 let (stream, address) = ready!(listener.poll_accept(cx))?;
                 Ok((Accepted::Tcp(stream), Origin::Address(address)))
             }
-            Listener::Unix(socket) => {
+            BoundSocket::Unix(socket) => {
                 let (stream, _) = ready!(socket.listener.poll_accept(cx))?;
                 let uid = stream.peer_cred()?.uid();
                 Ok((Accepted::Unix(stream), Origin::Uid(uid)))
@@ -217,7 +217,7 @@ impl Listener {
 struct Socket {
     listener: UnixListener,
     file: SocketFile,
-    _lock: Lock,
+    _lock: SocketLock,
 }
 
 /// The file of a socket of this process.
@@ -230,7 +230,7 @@ struct SocketFile {
 
 impl Socket {
     fn open(path: &Path) -> io::Result<Socket> {
-        let lock = Lock::take(path)?;
+        let lock = SocketLock::take(path)?;
         make_room(path)?;
         let (socket, file) = bound(path)?;
         net::listen(&socket, BACKLOG)?;
@@ -300,13 +300,13 @@ fn alive() -> io::Error {
 /// The lock of a socket's path, in a file beside it. It lasts as long as its server, and the file, too, if that ends in
 /// order.
 #[derive(Debug)]
-struct Lock {
+struct SocketLock {
     path: PathBuf,
     _file: File,
 }
 
-impl Lock {
-    fn take(socket: &Path) -> io::Result<Lock> {
+impl SocketLock {
+    fn take(socket: &Path) -> io::Result<SocketLock> {
         let mut path = socket.as_os_str().to_owned();
         path.push(".lock");
         let path = PathBuf::from(path);
@@ -327,13 +327,13 @@ impl Lock {
             }
             // A server that was just ending may have removed the file that was opened here.
             if file.metadata()?.nlink() > 0 {
-                return Ok(Lock { path, _file: file });
+                return Ok(SocketLock { path, _file: file });
             }
         }
     }
 }
 
-impl Drop for Lock {
+impl Drop for SocketLock {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -408,7 +408,7 @@ mod tests {
     async fn a_server_that_is_just_starting_is_not_taken_for_a_dead_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let lock = Lock::take(&path).unwrap();
+        let lock = SocketLock::take(&path).unwrap();
         let (_socket, file) = bound(&path).unwrap();
         assert_eq!(refused(&path), io::ErrorKind::ConnectionRefused);
         let second = Socket::open(&path).unwrap_err();

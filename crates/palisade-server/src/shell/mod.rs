@@ -48,7 +48,9 @@ pub use headers::remove_hop_by_hop;
 pub use hosts::Hosts;
 pub use lifetime::Lifetime;
 pub use listen::{BindError, Listen, Listeners};
-pub use service::{Caller, Exchange, Origin, Over, Peer, Service, Transport, refusal};
+pub use service::{
+    CertificateOver, ExchangeKind, Origin, Peer, PeerIdentity, Service, Transport, refusal,
+};
 pub use settings::{OutOfRange, Settings};
 pub use socket::prepare;
 pub use state::{Meters, Phase};

@@ -27,7 +27,7 @@ pub trait Service: Send + Sync + 'static {
     const OWN_PROTOCOL: Option<u8> = None;
 
     /// The kind of exchange that this request starts.
-    fn exchange(&self, head: &Parts) -> Exchange;
+    fn exchange(&self, head: &Parts) -> ExchangeKind;
 
     /// A refusal by the shell, in the form of this service's other refusals.
     fn refuse(&self, code: Code, message: String) -> Response {
@@ -55,7 +55,7 @@ pub trait Service: Send + Sync + 'static {
 
 /// The kind of exchange of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exchange {
+pub enum ExchangeKind {
     /// One body, one answer: both are bounded in bytes and in time.
     Unary,
     /// One bounded body, and an answer without an end (a watch).
@@ -115,7 +115,7 @@ pub struct Peer {
     /// Where it is.
     pub origin: Origin,
     /// Its identity.
-    pub caller: Caller,
+    pub caller: PeerIdentity,
 }
 
 /// Where a connection comes from.
@@ -159,19 +159,19 @@ impl fmt::Display for Origin {
     }
 }
 
-impl Caller {
+impl PeerIdentity {
     /// Whether its identity is over, and since when. A connection may outlive the certificate that opened it; the server's
     /// wall clock decides, as it did in the handshake.
     ///
-    /// # Errors [`Over`] tells the peer's next step.
-    pub fn check_time(&self) -> Result<(), Over> {
+    /// # Errors [`CertificateOver`] tells the peer's next step.
+    pub fn check_time(&self) -> Result<(), CertificateOver> {
         match (self.remaining(), self) {
-            (Some(Duration::ZERO), Caller::Certificate { lifetime, .. })
+            (Some(Duration::ZERO), PeerIdentity::Certificate { lifetime, .. })
                 if lifetime.is_refused() =>
             {
-                Err(Over::Refused)
+                Err(CertificateOver::Refused)
             }
-            (Some(Duration::ZERO), _) => Err(Over::Expired),
+            (Some(Duration::ZERO), _) => Err(CertificateOver::Expired),
             _ => Ok(()),
         }
     }
@@ -179,15 +179,15 @@ impl Caller {
     /// How long its identity is still valid; `None` if it does not expire.
     pub(super) fn remaining(&self) -> Option<Duration> {
         match self {
-            Caller::Certificate { lifetime, .. } => Some(lifetime.remaining(wall())),
-            Caller::Anonymous | Caller::Uid(_) => None,
+            PeerIdentity::Certificate { lifetime, .. } => Some(lifetime.remaining(wall())),
+            PeerIdentity::Anonymous | PeerIdentity::Uid(_) => None,
         }
     }
 }
 
 /// A certificate has ended since its connection was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Over {
+pub enum CertificateOver {
     /// Its time is over.
     #[error(
         "the client certificate of this connection has expired: open a new connection with the new one"
@@ -204,8 +204,8 @@ impl Peer {
     /// As it is known when it connects.
     pub(super) fn new(origin: Origin) -> Peer {
         let caller = match origin {
-            Origin::Address(_) => Caller::Anonymous,
-            Origin::Uid(uid) => Caller::Uid(uid),
+            Origin::Address(_) => PeerIdentity::Anonymous,
+            Origin::Uid(uid) => PeerIdentity::Uid(uid),
         };
         Peer { origin, caller }
     }
@@ -214,7 +214,7 @@ impl Peer {
 /// The identity that a peer has proved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Caller {
+pub enum PeerIdentity {
     /// None: it was not asked for one.
     Anonymous,
     /// A certificate of the clients' CA.

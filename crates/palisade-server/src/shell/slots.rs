@@ -11,7 +11,7 @@ use super::state::Meters;
 
 /// All slots.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(super) struct ConnectionSlots {
     all: Arc<Semaphore>,
     /// The total number of slots.
     pub(super) most: u32,
@@ -32,16 +32,20 @@ pub(super) enum NoSlot {
 
 /// One slot; dropping it gives it back.
 #[derive(Debug)]
-pub(super) struct Slot {
-    slots: Arc<Slots>,
+pub(super) struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
     origin: Origin,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Slots {
+impl ConnectionSlots {
     /// `per_address` is half of all if not given.
-    pub(super) fn new(most: u32, per_address: Option<u32>, meters: Arc<Meters>) -> Arc<Slots> {
-        Arc::new(Slots {
+    pub(super) fn new(
+        most: u32,
+        per_address: Option<u32>,
+        meters: Arc<Meters>,
+    ) -> Arc<ConnectionSlots> {
+        Arc::new(ConnectionSlots {
             all: Arc::new(Semaphore::new(most as usize)),
             most,
             most_per_address: per_address.unwrap_or(most.div_ceil(2)),
@@ -50,7 +54,10 @@ impl Slots {
         })
     }
 
-    pub(super) fn take(self: &Arc<Slots>, origin: Origin) -> Result<Slot, NoSlot> {
+    pub(super) fn take(
+        self: &Arc<ConnectionSlots>,
+        origin: Origin,
+    ) -> Result<ConnectionSlot, NoSlot> {
         let origin = origin.counted();
         let Ok(permit) = Arc::clone(&self.all).try_acquire_owned() else {
             self.meters.refused.fetch_add(1, Relaxed);
@@ -65,7 +72,7 @@ impl Slots {
         *of_origin += 1;
         self.meters.accepted.fetch_add(1, Relaxed);
         self.meters.open.fetch_add(1, Relaxed);
-        Ok(Slot {
+        Ok(ConnectionSlot {
             slots: Arc::clone(self),
             origin,
             _permit: permit,
@@ -83,7 +90,7 @@ impl Slots {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.slots.meters.open.fetch_sub(1, Relaxed);
         let mut taken = self.slots.taken();
@@ -104,7 +111,7 @@ mod tests {
 
     #[test]
     fn one_address_cannot_take_every_slot() {
-        let slots = Slots::new(4, None, Arc::default());
+        let slots = ConnectionSlots::new(4, None, Arc::default());
         let ip = |text: &str| Origin::Address(SocketAddr::new(text.parse().unwrap(), 9));
         let first = slots.take(ip("192.0.2.1")).unwrap();
         let _second = slots.take(ip("::ffff:192.0.2.1")).unwrap();
@@ -124,7 +131,7 @@ mod tests {
 
     #[test]
     fn one_user_of_a_unix_socket_cannot_take_every_slot() {
-        let slots = Slots::new(4, None, Arc::default());
+        let slots = ConnectionSlots::new(4, None, Arc::default());
         let _two = [1, 2].map(|_| slots.take(Origin::Uid(1_000)).unwrap());
         let third = slots.take(Origin::Uid(1_000)).unwrap_err();
         assert_eq!(third, NoSlot::Address(2));
@@ -133,7 +140,7 @@ mod tests {
 
     #[test]
     fn returned_slots_leave_no_entry_behind() {
-        let slots = Slots::new(4, Some(1), Arc::default());
+        let slots = ConnectionSlots::new(4, Some(1), Arc::default());
         for host in 0..10_u8 {
             let address = ([10, 0, 0, host], 9).into();
             drop(slots.take(Origin::Address(address)).unwrap());

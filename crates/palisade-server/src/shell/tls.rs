@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{interval, sleep, timeout};
 
 use super::error::Error;
-use super::slots::{Slot, Slots};
+use super::slots::{ConnectionSlot, ConnectionSlots};
 use super::state::{Meters, Phase};
 use super::{Lifetime, Origin, Settings, Transport};
 
@@ -25,21 +25,21 @@ use super::{Lifetime, Origin, Settings, Transport};
 pub(super) struct Handshakes {
     server: Server,
     /// Those in progress.
-    slots: Arc<Slots>,
+    slots: Arc<ConnectionSlots>,
     limit: Duration,
     meters: Arc<Meters>,
-    shown: Mutex<Vec<Shown>>,
+    shown: Mutex<Vec<ShownCertificate>>,
 }
 
 /// The certificate of an open connection, and which files let it in.
 #[derive(Debug)]
-struct Shown {
+struct ShownCertificate {
     lifetime: Weak<Lifetime>,
     generation: u64,
 }
 
 /// How a connection opened.
-pub(super) enum Opened {
+pub(super) enum OpenedConnection {
     /// With TLS, by the files of this generation.
     Ready(Box<Accepted<TcpStream>>, u64),
     /// Without; the first byte, which is not read yet.
@@ -63,7 +63,7 @@ impl Handshakes {
         Ok(Some(Handshakes {
             server,
             // Their counters are not those of connections.
-            slots: Slots::new(most, None, Arc::default()),
+            slots: ConnectionSlots::new(most, None, Arc::default()),
             limit: settings.handshake_timeout,
             meters: Arc::clone(meters),
             shown: Mutex::default(),
@@ -71,40 +71,40 @@ impl Handshakes {
     }
 
     /// Opens a connection that was accepted.
-    pub(super) async fn open(&self, stream: TcpStream, from: Origin) -> Opened {
+    pub(super) async fn open(&self, stream: TcpStream, from: Origin) -> OpenedConnection {
         match timeout(self.limit, self.handshake(stream, from)).await {
             Ok(opened) => opened,
             Err(_) => {
                 self.failed(from, "it took too long");
-                Opened::Failed
+                OpenedConnection::Failed
             }
         }
     }
 
-    async fn handshake(&self, stream: TcpStream, from: Origin) -> Opened {
+    async fn handshake(&self, stream: TcpStream, from: Origin) -> OpenedConnection {
         let mut first = [0];
         match stream.peek(&mut first).await {
             Ok(1) if first[0] == palisade_tls::FIRST_BYTE => {}
-            Ok(1) => return Opened::PlainText(stream, first[0]),
-            Ok(_) | Err(_) => return Opened::Failed,
+            Ok(1) => return OpenedConnection::PlainText(stream, first[0]),
+            Ok(_) | Err(_) => return OpenedConnection::Failed,
         }
         let slot = self.slot(from).await;
         // Read before the handshake, which may already be by newer files: then it is looked at once more.
         let generation = self.server.generation();
         match self.server.accept(stream).await {
-            Ok(stream) => Opened::Ready(Box::new(stream), generation),
+            Ok(stream) => OpenedConnection::Ready(Box::new(stream), generation),
             Err((error, mut stream)) => {
                 drop(slot);
                 let why = explain_to(&error, &PORT);
                 self.failed(from, &why.unwrap_or(error.to_string()));
                 let _ = timeout(FAREWELL, farewell(&mut stream, &[])).await;
-                Opened::Failed
+                OpenedConnection::Failed
             }
         }
     }
 
     /// Waits for a turn. Only an address with half of all handshakes, or a full port, waits.
-    async fn slot(&self, from: Origin) -> Slot {
+    async fn slot(&self, from: Origin) -> ConnectionSlot {
         loop {
             match self.slots.take(from) {
                 Ok(slot) => return slot,
@@ -127,7 +127,7 @@ impl Handshakes {
         if shown.len() == shown.capacity() {
             shown.retain(|shown| shown.lifetime.strong_count() > 0);
         }
-        shown.push(Shown {
+        shown.push(ShownCertificate {
             lifetime: Arc::downgrade(lifetime),
             generation,
         });

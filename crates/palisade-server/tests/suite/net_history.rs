@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use palisade_core::{Command, Entry, Machine, Principal, Timestamp, WallTime};
 use palisade_pipeline::replay::Told;
-use palisade_server::net::{HistorySettings, Past, Settings};
+use palisade_server::net::{HistorySettings, PastEvents, Settings};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -275,7 +275,7 @@ async fn changes_that_nobody_saw_are_a_gap_and_grants_that_ended_in_it_are_over(
         told(&server, "/v1/history", "", 1).await;
         server.ask_to_stop();
         server.ended().await.unwrap();
-        let past = Past(Arc::new(move |_, each| {
+        let past = PastEvents(Arc::new(move |_, each| {
             each(Told::Begins(revision));
             each(Told::Now(&machine_at(revision)));
             Ok(())

@@ -38,7 +38,7 @@ use palisade_fence::http::{FenceLayer, Policy, Problem, Routes};
 use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
 use palisade_proto::codes::Row;
-use palisade_server::shell::{self, Exchange, Hosts, Listeners, Service, Shell};
+use palisade_server::shell::{self, ExchangeKind, Hosts, Listeners, Service, Shell};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_layer::Layer as _;
@@ -94,8 +94,8 @@ const ADMIN_CONNECTIONS: u32 = 64;
 struct ClientService;
 
 impl Service for ClientService {
-    fn exchange(&self, _: &Parts) -> Exchange {
-        Exchange::Proxied
+    fn exchange(&self, _: &Parts) -> ExchangeKind {
+        ExchangeKind::Proxied
     }
 
     fn refuse(&self, code: Code, message: String) -> Response {
@@ -107,8 +107,8 @@ impl Service for ClientService {
 struct AdminService;
 
 impl Service for AdminService {
-    fn exchange(&self, _: &Parts) -> Exchange {
-        Exchange::Unary
+    fn exchange(&self, _: &Parts) -> ExchangeKind {
+        ExchangeKind::Unary
     }
 
     fn refuse(&self, code: Code, message: String) -> Response {

@@ -25,7 +25,7 @@ use palisade_replica::{
     Directory, Engine, Leader, Log, Members, NodeId, Payload, Profile, Progress, Stored, Tokio,
     mark,
 };
-use palisade_server::net::Change;
+use palisade_server::net::MembershipChange;
 use palisade_server::shell::keep_reloading;
 use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};
@@ -547,12 +547,12 @@ impl View {
         self.peers.answering(&members).await
     }
 
-    async fn carry_out(&self, change: Change) -> Result<(), node::NotChanged> {
+    async fn carry_out(&self, change: MembershipChange) -> Result<(), node::NotChanged> {
         let answering = self.answering().await;
         let alive = |node| node == self.node || answering.contains(&node);
         let membership = Membership::new(&self.engine, self.node, &alive);
         match change {
-            Change::Add(AddMemberBody {
+            MembershipChange::Add(AddMemberBody {
                 node,
                 peer,
                 promote,
@@ -569,9 +569,9 @@ impl View {
                 let membership = Membership::new(&self.engine, self.node, &alive);
                 membership.promote(node, replaces).await
             }
-            Change::Promote(node) => membership.promote(parse(&node)?, None).await,
-            Change::Remove(node) => membership.remove(parse(&node)?).await,
-            Change::Transfer(to) => {
+            MembershipChange::Promote(node) => membership.promote(parse(&node)?, None).await,
+            MembershipChange::Remove(node) => membership.remove(parse(&node)?).await,
+            MembershipChange::Transfer(to) => {
                 membership
                     .transfer(to.as_deref().map(parse).transpose()?)
                     .await

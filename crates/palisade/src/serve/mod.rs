@@ -267,9 +267,9 @@ fn network(settings: &Settings) -> net::Settings {
 }
 
 /// The events that the log still has.
-fn past(data: &Path, member: bool) -> net::Past {
+fn past(data: &Path, member: bool) -> net::PastEvents {
     let data = data.to_owned();
-    net::Past(Arc::new(move |after, each| {
+    net::PastEvents(Arc::new(move |after, each| {
         if member {
             palisade_replica::events_after(&data, after, each).map_err(|why| why.to_string())
         } else {

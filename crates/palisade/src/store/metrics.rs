@@ -12,7 +12,7 @@ use palisade_client::Client;
 use palisade_fence::audit;
 use palisade_fence::http::Problem;
 use palisade_fence::store::Counts;
-use palisade_server::net::Counter;
+use palisade_server::net::ShownCounter;
 use serde_json::{Value, json};
 
 use crate::store::app::{App, mode_name};
@@ -118,7 +118,7 @@ pub(crate) fn exposition(
             &plain(reporter.reports_dropped()),
         );
     }
-    for Counter { name, help, value } in crate::export::counters() {
+    for ShownCounter { name, help, value } in crate::export::counters() {
         let (name, value) = (format!("{name}_total"), value.load(Relaxed));
         metric(&name, counter, &format!("{help}."), &plain(value));
     }

@@ -47,7 +47,7 @@ use palisade_fence::http::Problem;
 use palisade_fence::sequencer::Check;
 use palisade_fence::store::Store;
 use palisade_proto::Code;
-use palisade_server::shell::{self, Exchange, Listeners, Shell};
+use palisade_server::shell::{self, ExchangeKind, Listeners, Shell};
 
 use app::{App, refused};
 
@@ -79,8 +79,8 @@ pub(crate) fn settings(object_bytes: u64) -> shell::Settings {
 struct Service;
 
 impl shell::Service for Service {
-    fn exchange(&self, _: &Parts) -> Exchange {
-        Exchange::Unary
+    fn exchange(&self, _: &Parts) -> ExchangeKind {
+        ExchangeKind::Unary
     }
 
     fn refuse(&self, code: Code, message: String) -> Response {

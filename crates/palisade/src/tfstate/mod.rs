@@ -52,7 +52,7 @@ use palisade_fence::http::Problem;
 use palisade_fence::store::{Resource, Store};
 use palisade_proto::Code;
 use palisade_proto::codes::Row;
-use palisade_server::shell::{self, Exchange, Listeners, Shell};
+use palisade_server::shell::{self, ExchangeKind, Listeners, Shell};
 use tokio::sync::RwLock;
 
 pub(crate) use callers::Callers;
@@ -129,8 +129,8 @@ pub(crate) async fn serve(
 struct Service;
 
 impl shell::Service for Service {
-    fn exchange(&self, _: &Parts) -> Exchange {
-        Exchange::Unary
+    fn exchange(&self, _: &Parts) -> ExchangeKind {
+        ExchangeKind::Unary
     }
 
     fn refuse(&self, code: Code, message: String) -> Response {

@@ -12,7 +12,7 @@ use crate::net::convert::json::ending;
 
 /// A grant as an audit line describes it.
 #[derive(Serialize)]
-pub(in crate::net) struct Grant<'a> {
+pub(in crate::net) struct AuditedGrant<'a> {
     /// The number of the authority's event: lines with one number are about one event.
     revision: u64,
     principal: Cow<'a, str>,
@@ -31,10 +31,10 @@ pub(in crate::net) struct Grant<'a> {
     options: OptionsBody,
 }
 
-impl<'a> Grant<'a> {
-    fn of(event: &'a Event, access: Option<&'a Access>) -> Grant<'a> {
+impl<'a> AuditedGrant<'a> {
+    fn of(event: &'a Event, access: Option<&'a Access>) -> AuditedGrant<'a> {
         let slots: Vec<u32> = event.slots.iter().collect();
-        Grant {
+        AuditedGrant {
             revision: event.revision,
             principal: name(event.by, access),
             lock: event.lock.as_str(),
@@ -84,11 +84,11 @@ pub(in crate::net) fn line_of(
     if !superseded && !access.is_some_and(|access| access.audits(event.lock.as_str())) {
         return None;
     }
-    let grant = || Grant::of(event, access);
+    let grant = || AuditedGrant::of(event, access);
     Some(line(&match &event.change {
         // An opening has had its line before it was done.
         Change::Proclaimed | Change::Opened { .. } => return None,
-        Change::Granted { .. } => super::Event::Granted(grant()),
+        Change::Granted { .. } => super::AuditEvent::Granted(grant()),
         Change::Ended { how, reason, .. } => {
             // The grant that supersedes is made in the same entry of the log.
             let succeeds = |next: &&Event| {
@@ -97,7 +97,7 @@ pub(in crate::net) fn line_of(
                     && (&next.lock, &next.client, next.by) == (&event.lock, &event.client, event.by)
             };
             let successor = later.iter().find(succeeds);
-            super::Event::Ended {
+            super::AuditEvent::Ended {
                 grant: grant(),
                 how: ending(*how),
                 reason: reason.as_deref(),

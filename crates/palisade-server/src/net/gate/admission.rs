@@ -6,12 +6,12 @@ use super::Gate;
 use super::caller::{Who, by};
 use crate::net::budget::OPERATION_BYTES;
 use crate::net::convert::Refusal;
-use crate::net::quota::{Demand, Held};
-use crate::net::shares::{Full, Used};
+use crate::net::quota::{Demand, QuotaUse};
+use crate::net::shares::{ShareFull, Used};
 
 impl Gate {
     /// A session of this caller begins.
-    pub(in crate::net) fn open_session(&self, who: &Who) -> Result<Option<Held>, Refusal> {
+    pub(in crate::net) fn open_session(&self, who: &Who) -> Result<Option<QuotaUse>, Refusal> {
         self.admit(who, None, Demand::session)
     }
 
@@ -22,7 +22,7 @@ impl Gate {
             Request::Acquire(wish) if wish.wait.is_some() => {
                 let locks = 1 + wish.also.len() as u64;
                 let slot = self.waits.take(who.origin, locks);
-                Some(Box::new(slot.map_err(Full::of_waits)?))
+                Some(Box::new(slot.map_err(ShareFull::of_waits)?))
             }
             _ => None,
         };
@@ -34,7 +34,7 @@ impl Gate {
                 match self.admit(who, Some(lock.as_str()), demand) {
                     Ok(more) => held.extend(more),
                     Err(refusal) => {
-                        held.into_iter().for_each(Held::release);
+                        held.into_iter().for_each(QuotaUse::release);
                         return Err(refusal);
                     }
                 }
@@ -57,7 +57,7 @@ impl Gate {
         who: &Who,
         within: Option<&str>,
         demand: impl FnOnce() -> Demand,
-    ) -> Result<Option<Held>, Refusal> {
+    ) -> Result<Option<QuotaUse>, Refusal> {
         let Some((rules, known)) = self.known(who)? else {
             return Ok(None);
         };

@@ -16,15 +16,15 @@ use crate::net::audit::Audit;
 use crate::net::convert::Refusal;
 use crate::net::quota::Demand;
 use crate::net::rules::{Rules, wall_seconds};
-use crate::shell::{Caller, Origin, Peer};
+use crate::shell::{Origin, Peer, PeerIdentity};
 
 /// An authenticated caller.
 #[derive(Clone, Debug)]
 pub(in crate::net) struct Who {
     /// The credentials of its connection, which may expire before the connection ends.
-    pub(super) caller: Caller,
+    pub(super) caller: PeerIdentity,
     /// `None` without rules.
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<KnownCaller>,
     /// The URL of the node that sent the request on, if one did.
     pub(super) forwarded: Option<Arc<str>>,
     /// Where its connection comes from.
@@ -34,7 +34,7 @@ pub(in crate::net) struct Who {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownCaller {
     credential: Credential,
     pub(super) principal: Principal,
     /// The network address that it comes from.
@@ -62,7 +62,7 @@ impl Who {
     }
 }
 
-impl Known {
+impl KnownCaller {
     /// Whether its credentials are still valid.
     pub(super) fn check_time(&self) -> Result<(), Refusal> {
         if !self.ends {
@@ -95,7 +95,7 @@ impl Gate {
     /// Authenticates a caller.
     fn settle(
         &self,
-        caller: &Caller,
+        caller: &PeerIdentity,
         address: Option<IpAddr>,
         token: Option<&str>,
     ) -> Result<Who, Refusal> {
@@ -112,16 +112,16 @@ impl Gate {
         let token = token.map(|text| rules.bearer(&access, text)).transpose();
         let token = token.map_err(|bad| unauthenticated(&bad))?;
         let (names, uid) = match caller {
-            Caller::Anonymous => (Arc::default(), None),
-            Caller::Certificate { names, .. } => (Arc::clone(names), None),
-            Caller::Uid(uid) => (Arc::default(), Some(*uid)),
+            PeerIdentity::Anonymous => (Arc::default(), None),
+            PeerIdentity::Certificate { names, .. } => (Arc::clone(names), None),
+            PeerIdentity::Uid(uid) => (Arc::default(), Some(*uid)),
         };
         let credential = Credential { token, names, uid };
         let principal = access.identify(&credential, wall_seconds());
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
         Ok(Who {
             caller: caller.clone(),
-            known: Some(Known {
+            known: Some(KnownCaller {
                 address,
                 by: by(&principal),
                 principal,
@@ -140,7 +140,7 @@ impl Gate {
     pub(super) fn known<'a>(
         &'a self,
         who: &'a Who,
-    ) -> Result<Option<(&'a Rules, &'a Known)>, Refusal> {
+    ) -> Result<Option<(&'a Rules, &'a KnownCaller)>, Refusal> {
         match (&self.rules, &who.known) {
             (None, _) => Ok(None),
             (Some(rules), Some(known)) => Ok(Some((rules, known))),
@@ -197,7 +197,7 @@ pub(in crate::net) async fn identify(
     let caller = match peer {
         // A certificate is that of the node that forwards; the request is its caller's.
         Some(peer) if forwarded.is_none() => peer.caller.clone(),
-        _ => Caller::Anonymous,
+        _ => PeerIdentity::Anonymous,
     };
     let identified = match bearer(request.headers()) {
         Ok(token) => {

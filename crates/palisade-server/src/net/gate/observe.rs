@@ -7,27 +7,27 @@ use palisade_access::Verb;
 use super::caller::{Who, by};
 use super::{Gate, forbidden};
 use crate::net::convert::Refusal;
-use crate::net::quota::{Demand, Held};
+use crate::net::quota::{Demand, QuotaUse};
 use crate::shell::Origin;
 
 /// A caller may observe all locks.
 pub(in crate::net) struct ObservedAll(());
 
 /// The locks that a caller may observe among those of a prefix.
-pub(in crate::net) struct Observed {
+pub(in crate::net) struct ObservableLocks {
     who: Who,
     /// The prefix that it asked for.
     prefix: Box<str>,
     /// The part of it that the rules grant.
     prefixes: Prefixes,
     /// The quota that the watch uses.
-    _held: Option<Held>,
+    _held: Option<QuotaUse>,
 }
 
 /// The locks whose names begin with one of these; sorted, and none begins with another one.
 pub(in crate::net) type Prefixes = Arc<[Box<str>]>;
 
-impl Observed {
+impl ObservableLocks {
     /// Where the watcher's connection comes from.
     pub(in crate::net) fn origin(&self) -> Option<Origin> {
         self.who.origin
@@ -47,14 +47,18 @@ impl Gate {
     }
 
     /// Which locks of a prefix a caller may observe; it is refused if it may observe none of them.
-    pub(in crate::net) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
+    pub(in crate::net) fn observe(
+        &self,
+        who: &Who,
+        prefix: &str,
+    ) -> Result<ObservableLocks, Refusal> {
         let prefixes = self.recorded(who, self.observable(who, prefix))?;
         // A watch of several prefixes counts for the prefix that contains all of them.
         let within = match &*prefixes {
             [one] => one,
             _ => prefix,
         };
-        Ok(Observed {
+        Ok(ObservableLocks {
             _held: self.admit(who, Some(within), Demand::watch)?,
             prefixes,
             who: who.clone(),
@@ -98,7 +102,7 @@ impl Gate {
 
     /// Whether the caller may observe the same locks as before. While the rules stay the same this costs one comparison,
     /// and with a JWT a look at the clock.
-    pub(in crate::net) fn still_observes(&self, observed: &Observed) -> bool {
+    pub(in crate::net) fn still_observes(&self, observed: &ObservableLocks) -> bool {
         if observed.who.caller.check_time().is_err() {
             return false;
         }

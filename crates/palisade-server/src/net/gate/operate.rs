@@ -5,7 +5,7 @@ use palisade_core::LockName;
 
 use super::caller::Who;
 use super::{Gate, forbidden};
-use crate::net::audit::Event;
+use crate::net::audit::AuditEvent;
 use crate::net::convert::Refusal;
 
 /// A caller may change the cluster.
@@ -47,7 +47,7 @@ impl Gate {
     ) -> Result<(), Refusal> {
         let principal = by.0.name();
         self.audit
-            .be_sure(&Event::Admin { principal, change })
+            .be_sure(&AuditEvent::Admin { principal, change })
             .await
     }
 

@@ -9,10 +9,10 @@ use palisade_core::{LockMode, LockName, Renewed, RequestId};
 use palisade_pipeline::{Asked, KeepsPlace, Request};
 
 use super::caller::{Who, by};
-use super::view::View;
-use super::waiting::Returning;
+use super::view::VisibleParts;
+use super::waiting::ReturningCaller;
 use super::{Gate, forbidden, name};
-use crate::net::audit::{Event, Recording};
+use crate::net::audit::{AuditEvent, Recording};
 use crate::net::convert::Refusal;
 use crate::net::shares::Used;
 
@@ -20,12 +20,12 @@ use crate::net::shares::Used;
 pub(in crate::net) struct Permitted {
     pub(super) asked: Asked,
     /// The place of its caller in a queue, if it waits under an id of that caller.
-    pub(super) place: Option<Returning>,
+    pub(super) place: Option<ReturningCaller>,
     /// The caller's name, if there are rules.
     pub(super) principal: Option<Principal>,
     /// The URL of the node that sent it on, if one did.
     through: Option<Arc<str>>,
-    pub(super) view: View,
+    pub(super) view: VisibleParts,
     /// The quota that it uses until its answer.
     pub(super) used: Used,
     /// Done only when this is on disk.
@@ -51,23 +51,23 @@ impl Gate {
                 lock,
                 token,
                 reason,
-            } => self.audit.be_sure(&Event::Break {
+            } => self.audit.be_sure(&AuditEvent::Break {
                 principal,
                 lock: lock.as_str(),
                 fencing_token: token.get(),
                 reason,
             }),
-            Request::Open { lock, reason } => self.audit.be_sure(&Event::Open {
+            Request::Open { lock, reason } => self.audit.be_sure(&AuditEvent::Open {
                 principal,
                 lock: lock.as_str(),
                 reason,
             }),
-            Request::Resize { lock, permits } => self.audit.be_sure(&Event::Permits {
+            Request::Resize { lock, permits } => self.audit.be_sure(&AuditEvent::Permits {
                 principal,
                 lock: lock.as_str(),
                 permits: *permits,
             }),
-            Request::Advance(by) => self.audit.be_sure(&Event::Admin {
+            Request::Advance(by) => self.audit.be_sure(&AuditEvent::Admin {
                 principal,
                 change: format!("move the clock by {} ms", by.as_millis()),
             }),
@@ -75,7 +75,7 @@ impl Gate {
         };
         let place = match (&request, who.direct) {
             (Request::Acquire(wish), Some(origin)) if wish.wait.is_some() => {
-                wish.request.map(|id| Returning {
+                wish.request.map(|id| ReturningCaller {
                     places: Arc::clone(&self.places),
                     named: (by, id),
                     origin,
@@ -121,7 +121,7 @@ impl Gate {
             place: None,
             principal: who.principal().cloned(),
             through: who.forwarded.clone(),
-            view: View::Everything,
+            view: VisibleParts::Everything,
             // The renewal was counted.
             used: Used::default(),
             recording: Recording::NotAsked,
@@ -134,9 +134,13 @@ impl Gate {
         &self,
         who: &Who,
         request: &Request,
-    ) -> Result<(palisade_core::Principal, Option<Principal>, View), Refusal> {
+    ) -> Result<(palisade_core::Principal, Option<Principal>, VisibleParts), Refusal> {
         let Some((access, principal)) = self.now(who)? else {
-            return Ok((palisade_core::Principal::ANONYMOUS, None, View::Everything));
+            return Ok((
+                palisade_core::Principal::ANONYMOUS,
+                None,
+                VisibleParts::Everything,
+            ));
         };
         let lock = |verb, lock: &LockName| {
             let decided = access.decide(&principal, verb, lock.as_str());
@@ -147,7 +151,7 @@ impl Gate {
                 .decide_any(&principal, verb)
                 .map_err(|denied| forbidden(&denied))
         };
-        let mut view = View::Everything;
+        let mut view = VisibleParts::Everything;
         match request {
             Request::Acquire(wish) => {
                 let verb = match wish.mode {
@@ -161,7 +165,7 @@ impl Gate {
                 for name in wish.locks() {
                     lock(verb, name)?;
                     if lock(Verb::Observe, name).is_err() {
-                        view = View::OthersHidden;
+                        view = VisibleParts::OthersHidden;
                     }
                 }
             }
@@ -183,7 +187,7 @@ impl Gate {
             Request::Show(name) => lock(Verb::Observe, name)?,
             Request::List { .. } => {
                 any(Verb::Observe)?;
-                view = View::Observed(Box::new(who.clone()));
+                view = VisibleParts::Observed(Box::new(who.clone()));
             }
             // A client needs this to identify the authority whose tokens it gets; it names no lock.
             Request::Status => {}
@@ -229,8 +233,8 @@ impl Permitted {
     }
 
     /// The view that filters the answer for its caller, for answers that come later; `None` without rules.
-    pub(in crate::net) fn take_view(&mut self) -> Option<View> {
-        let view = std::mem::replace(&mut self.view, View::Everything);
+    pub(in crate::net) fn take_view(&mut self) -> Option<VisibleParts> {
+        let view = std::mem::replace(&mut self.view, VisibleParts::Everything);
         self.principal.is_some().then_some(view)
     }
 }

@@ -9,15 +9,15 @@ use tokio::sync::watch;
 
 use super::Gate;
 use super::permit::Permitted;
-use super::waiting::Waiting;
+use super::waiting::WaitingCaller;
 
 /// The pipeline behind the gate.
 #[derive(Clone)]
-pub(in crate::net) struct Pipeline(Handle);
+pub(in crate::net) struct GatedPipeline(Handle);
 
-impl Pipeline {
-    pub(in crate::net) fn new(handle: Handle) -> Pipeline {
-        Pipeline(handle)
+impl GatedPipeline {
+    pub(in crate::net) fn new(handle: Handle) -> GatedPipeline {
+        GatedPipeline(handle)
     }
 
     /// Carries out a request; the answer contains only what the caller may see.
@@ -28,7 +28,7 @@ impl Pipeline {
         let keeps_place = permitted.asked.keeps_place.clone();
         let mut answer = pin!(self.0.call(permitted.asked));
         // Dropped before the call, so the pipeline learns whether the place is reserved.
-        let waiting = Waiting {
+        let waiting = WaitingCaller {
             place: permitted.place,
             keeps_place,
             used: permitted.used,
@@ -38,9 +38,9 @@ impl Pipeline {
         gate.show(permitted.principal.as_ref(), Some(&permitted.view), answer)
     }
 
-    pub(in crate::net) fn session(&self) -> (Session, Answers) {
+    pub(in crate::net) fn session(&self) -> (GatedSession, Answers) {
         let (session, answers) = self.0.session();
-        (Session(session), answers)
+        (GatedSession(session), answers)
     }
 
     pub(in crate::net) fn near<T: Send + 'static>(
@@ -89,9 +89,9 @@ impl Pipeline {
 }
 
 /// A session of the pipeline behind the gate.
-pub(in crate::net) struct Session(palisade_pipeline::Session);
+pub(in crate::net) struct GatedSession(palisade_pipeline::Session);
 
-impl Session {
+impl GatedSession {
     /// Submits operations that need no record, or whose records are on disk.
     pub(in crate::net) fn submit(&self, operations: Vec<(u64, Permitted)>) {
         let operations = operations.into_iter();

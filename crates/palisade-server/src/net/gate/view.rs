@@ -6,10 +6,10 @@ use palisade_pipeline::Answer;
 
 use super::caller::Who;
 use super::{Gate, name};
-use crate::net::audit::Event;
+use crate::net::audit::AuditEvent;
 
 /// The parts of an answer that its caller may see.
-pub(in crate::net) enum View {
+pub(in crate::net) enum VisibleParts {
     /// All of it.
     Everything,
     /// Not who else holds the lock.
@@ -27,7 +27,7 @@ impl Gate {
     pub(in crate::net) fn show(
         &self,
         principal: Option<&Principal>,
-        view: Option<&View>,
+        view: Option<&VisibleParts>,
         mut answer: Answer,
     ) -> Answer {
         self.report(principal, &answer);
@@ -51,7 +51,7 @@ impl Gate {
                 left_out,
                 "security: a caller has the lock_token of another principal's lease; it was refused"
             );
-            self.audit.note(&Event::WrongPrincipal {
+            self.audit.note(&AuditEvent::WrongPrincipal {
                 principal,
                 lock,
                 left_out,
@@ -60,10 +60,10 @@ impl Gate {
     }
 
     /// Removes the parts of an answer that the caller may not see.
-    fn filter(&self, view: &View, mut answer: Answer) -> Answer {
+    fn filter(&self, view: &VisibleParts, mut answer: Answer) -> Answer {
         match (view, &mut answer) {
             (
-                View::OthersHidden,
+                VisibleParts::OthersHidden,
                 Answer::Outcome(
                     Outcome::Held(Holder { client, .. }) | Outcome::Behind(Ahead { client, .. }),
                 ),
@@ -73,7 +73,7 @@ impl Gate {
                     *client = hidden;
                 }
             }
-            (View::Observed(who), Answer::Locks { locks, .. }) => match self.now(who) {
+            (VisibleParts::Observed(who), Answer::Locks { locks, .. }) => match self.now(who) {
                 Ok(Some((access, principal))) => locks.retain(|view| {
                     let decided = access.decide(&principal, Verb::Observe, view.lock.as_str());
                     decided.is_ok()

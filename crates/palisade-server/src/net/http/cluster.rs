@@ -6,10 +6,10 @@ use axum::extract::State;
 use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterReply, MemberBody, ReadyReply, TransferBody};
 
-use super::input::{Admin, Input};
-use crate::net::cluster::{Change, Cluster};
+use super::input::{AdminCaller, Input};
+use crate::net::cluster::{Cluster, MembershipChange};
 use crate::net::convert::{Refusal, not_leader};
-use crate::net::gate::{Administered, Gate, Pipeline, Who};
+use crate::net::gate::{Administered, Gate, GatedPipeline, Who};
 use crate::net::reply::{Json, Refusals, Reply};
 use palisade_pipeline::Leading;
 
@@ -54,10 +54,10 @@ pub(super) async fn view(
 pub(super) async fn add(
     State(gate): State<Arc<Gate>>,
     State(cluster): State<Here>,
-    Admin(by): Admin,
+    AdminCaller(by): AdminCaller,
     Input(body): Input<AddMemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&gate, &cluster, by, Change::Add(body)).await
+    change(&gate, &cluster, by, MembershipChange::Add(body)).await
 }
 
 /// Give a node a vote
@@ -75,10 +75,10 @@ pub(super) async fn add(
 pub(super) async fn promote(
     State(gate): State<Arc<Gate>>,
     State(cluster): State<Here>,
-    Admin(by): Admin,
+    AdminCaller(by): AdminCaller,
     Input(body): Input<MemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&gate, &cluster, by, Change::Promote(body.node)).await
+    change(&gate, &cluster, by, MembershipChange::Promote(body.node)).await
 }
 
 /// Remove a node
@@ -98,10 +98,10 @@ pub(super) async fn promote(
 pub(super) async fn remove(
     State(gate): State<Arc<Gate>>,
     State(cluster): State<Here>,
-    Admin(by): Admin,
+    AdminCaller(by): AdminCaller,
     Input(body): Input<MemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&gate, &cluster, by, Change::Remove(body.node)).await
+    change(&gate, &cluster, by, MembershipChange::Remove(body.node)).await
 }
 
 /// Let another node lead
@@ -119,10 +119,10 @@ pub(super) async fn remove(
 pub(super) async fn transfer(
     State(gate): State<Arc<Gate>>,
     State(cluster): State<Here>,
-    Admin(by): Admin,
+    AdminCaller(by): AdminCaller,
     Input(body): Input<TransferBody>,
 ) -> Reply<ClusterReply> {
-    change(&gate, &cluster, by, Change::Transfer(body.to)).await
+    change(&gate, &cluster, by, MembershipChange::Transfer(body.to)).await
 }
 
 /// Check that this server can serve clients
@@ -136,7 +136,7 @@ pub(super) async fn transfer(
     responses((status = 200, description = "It can.", body = ReadyReply), Refusals)
 )]
 pub(super) async fn ready(
-    State(pipeline): State<Pipeline>,
+    State(pipeline): State<GatedPipeline>,
     State(cluster): State<Here>,
 ) -> Reply<ReadyReply> {
     if pipeline.stopped().borrow().is_some() {
@@ -172,7 +172,7 @@ async fn change(
     gate: &Gate,
     cluster: &Here,
     by: Administered,
-    change: Change,
+    change: MembershipChange,
 ) -> Reply<ClusterReply> {
     let cluster = member(cluster)?;
     gate.be_sure(by, format!("{change:?}")).await?;

@@ -9,7 +9,7 @@ use palisade_proto::Code;
 use palisade_proto::json::{HistoryReply, RejectionBody, RejectionReply};
 use serde::Deserialize;
 
-use super::input::{Input, Lock, Params, integer};
+use super::input::{Input, LockParam, Params, integer};
 use super::locks::LockPath;
 use crate::net::convert::{self, Refusal, history};
 use crate::net::gate::{Gate, Who};
@@ -19,7 +19,7 @@ use crate::net::reply::{Json, Refusals, Reply};
 /// The parameters of a question.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct HistoryParams {
     lock: Option<String>,
     prefix: Option<String>,
     since: Option<String>,
@@ -61,7 +61,7 @@ pub(super) async fn read(
     State(gate): State<Arc<Gate>>,
     State(past): State<Arc<History>>,
     who: Who,
-    Params(asked): Params<Asked>,
+    Params(asked): Params<HistoryParams>,
 ) -> Reply<HistoryReply> {
     let limit = convert::page_limit(integer("limit", asked.limit.as_deref())?)?;
     let lock = asked.lock.as_deref();
@@ -121,7 +121,7 @@ pub(super) async fn report(
     State(gate): State<Arc<Gate>>,
     State(past): State<Arc<History>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     Input(body): Input<RejectionBody>,
 ) -> Reply<RejectionReply> {
     let by = gate.report_of(&who, lock.as_str())?;

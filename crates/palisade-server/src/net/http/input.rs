@@ -17,26 +17,26 @@ use crate::net::reply::Problem;
 use crate::shell;
 
 /// The lock in the path; percent-encoded, so any name can be written.
-pub(super) struct Lock(pub(super) LockName);
+pub(super) struct LockParam(pub(super) LockName);
 
-impl<S: Send + Sync> FromRequestParts<S> for Lock {
+impl<S: Send + Sync> FromRequestParts<S> for LockParam {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Lock, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<LockParam, Problem> {
         let name = segment(parts, "resource_id").await?;
-        Ok(Lock(convert::lock_name("resource_id", &name)?))
+        Ok(LockParam(convert::lock_name("resource_id", &name)?))
     }
 }
 
 /// The request id in the path.
-pub(super) struct Named(pub(super) RequestId);
+pub(super) struct RequestParam(pub(super) RequestId);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for RequestParam {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Named, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<RequestParam, Problem> {
         let id = segment(parts, "request_id").await?;
-        Ok(Named(convert::json::request_id(&id)?))
+        Ok(RequestParam(convert::json::request_id(&id)?))
     }
 }
 
@@ -50,17 +50,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Who {
 
 /// A caller that may administer this server. The right is checked before the body, so a caller without it learns
 /// nothing about the body's format.
-pub(super) struct Admin(pub(super) Administered);
+pub(super) struct AdminCaller(pub(super) Administered);
 
-impl<S: Send + Sync> FromRequestParts<S> for Admin
+impl<S: Send + Sync> FromRequestParts<S> for AdminCaller
 where
     Arc<Gate>: FromRef<S>,
 {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Admin, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<AdminCaller, Problem> {
         let who = gate::who(&parts.extensions)?;
-        Ok(Admin(Arc::<Gate>::from_ref(state).administer(&who)?))
+        Ok(AdminCaller(Arc::<Gate>::from_ref(state).administer(&who)?))
     }
 }
 

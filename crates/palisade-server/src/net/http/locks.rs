@@ -16,13 +16,13 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::input::{Input, Lock, Named, Params, integer};
+use super::input::{Input, LockParam, Params, RequestParam, integer};
 use crate::net::calls::Calls;
 use crate::net::convert::{self, Refusal, json, refusal};
 use crate::net::gate::Who;
 use crate::net::ranking::Ranking;
 use crate::net::reply::{Json, Problem, Refusals, Reply};
-use crate::net::traces::{Asked, Traces};
+use crate::net::traces::{TracedRequest, Traces};
 use palisade_pipeline::{Answer, Request};
 
 /// The lock in the path.
@@ -60,13 +60,13 @@ pub(super) async fn acquire(
     State(calls): State<Arc<Calls>>,
     State(traces): State<Arc<Traces>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     extensions: Extensions,
     Input(body): Input<AcquireBody>,
 ) -> Result<Acquired, Problem> {
     let poll = json::poll(&body)?;
     let request = json::acquire(lock.clone(), &body)?;
-    let asked = Asked::of(&extensions, &request);
+    let asked = TracedRequest::of(&extensions, &request);
     let permitted = calls
         .gate
         .permit(&who, request)
@@ -135,7 +135,7 @@ impl IntoResponse for Acquired {
 pub(super) async fn renew(
     State(calls): State<Arc<Calls>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     Input(body): Input<RenewBody>,
 ) -> Reply<RenewReply> {
     match calls
@@ -172,7 +172,7 @@ pub(super) async fn renew(
 pub(super) async fn proclaim(
     State(calls): State<Arc<Calls>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     Input(body): Input<ProclaimBody>,
 ) -> Reply<ProclaimReply> {
     let request = json::proclaim(lock.clone(), &body)?;
@@ -206,7 +206,7 @@ pub(super) async fn proclaim(
 pub(super) async fn release(
     State(calls): State<Arc<Calls>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     Input(body): Input<ReleaseBody>,
 ) -> Reply<ReleaseReply> {
     let (token, already_released, delayed) = match calls
@@ -257,7 +257,7 @@ pub(super) async fn release(
 pub(super) async fn abandon(
     State(calls): State<Arc<Calls>>,
     who: Who,
-    Named(request): Named,
+    RequestParam(request): RequestParam,
     Input(Nothing {}): Input<Nothing>,
 ) -> Reply<AbandonReply> {
     match calls
@@ -292,7 +292,7 @@ pub(super) async fn abandon(
 pub(super) async fn revoke(
     State(calls): State<Arc<Calls>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     body: Result<Input<BreakBody>, Problem>,
 ) -> Reply<BreakReply> {
     calls.gate.operate(&who, &lock)?;
@@ -344,7 +344,7 @@ pub(super) async fn revoke(
 pub(super) async fn open(
     State(calls): State<Arc<Calls>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     body: Result<Input<OpenBody>, Problem>,
 ) -> Reply<OpenReply> {
     calls.gate.operate(&who, &lock)?;
@@ -390,7 +390,7 @@ pub(super) async fn open(
 pub(super) async fn resize(
     State(calls): State<Arc<Calls>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     body: Result<Input<ResizeBody>, Problem>,
 ) -> Reply<ResizeReply> {
     calls.gate.operate(&who, &lock)?;
@@ -429,7 +429,7 @@ pub(super) async fn show(
     State(calls): State<Arc<Calls>>,
     State(traces): State<Arc<Traces>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
 ) -> Reply<LockReply> {
     match calls
         .ask(calls.gate.permit(&who, Request::Show(lock))?)
@@ -446,7 +446,7 @@ pub(super) async fn show(
 /// The parameters of a listing.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Listing {
+pub(super) struct ListingParams {
     prefix: Option<String>,
     limit: Option<String>,
     cursor: Option<String>,
@@ -472,7 +472,7 @@ pub(super) struct Listing {
 pub(super) async fn list(
     State(calls): State<Arc<Calls>>,
     who: Who,
-    Params(listing): Params<Listing>,
+    Params(listing): Params<ListingParams>,
 ) -> Reply<ListReply> {
     let prefix = convert::prefix(listing.prefix.as_deref().unwrap_or_default())?;
     let limit = convert::page_limit(integer("limit", listing.limit.as_deref())?)?;

@@ -24,7 +24,7 @@ use palisade_proto::json::Nothing;
 pub use openapi::document;
 
 use super::convert::{self, Refusal};
-use super::interfaces::{Interfaces, Shared};
+use super::interfaces::{Interfaces, RouteState};
 use super::reply::{Problem, is_grpc};
 use super::{forward, listings};
 use input::Params;
@@ -85,7 +85,7 @@ pub(super) fn routes(interfaces: &Arc<Interfaces>) -> Router {
         .merge(of_every_node)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .with_state(Shared(Arc::clone(interfaces)))
+        .with_state(RouteState(Arc::clone(interfaces)))
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {

@@ -9,7 +9,7 @@ use crate::net::reply::{Json, Refusals};
 /// The HTTP interface as an OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
-    Document::openapi()
+    OpenApiDocument::openapi()
 }
 
 #[derive(OpenApi)]
@@ -57,7 +57,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     components(schemas(palisade_proto::json::MissedBody)),
 )]
-struct Document;
+struct OpenApiDocument;
 
 /// Read this description
 #[utoipa::path(

@@ -9,10 +9,10 @@ use axum::response::IntoResponse;
 use palisade_proto::Code;
 use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply, WhoamiReply};
 
-use super::input::{Admin, Input};
+use super::input::{AdminCaller, Input};
 use crate::net::calls::Calls;
 use crate::net::convert::{Refusal, json, refusal};
-use crate::net::gate::{Gate, Pipeline, Who};
+use crate::net::gate::{Gate, GatedPipeline, Who};
 use crate::net::metrics::{Format, Metrics};
 use crate::net::ranking::Ranking;
 use crate::net::reply::{Json, Problem, Refusals, Reply};
@@ -54,7 +54,7 @@ pub(super) async fn status(
 )]
 pub(super) async fn whoami(
     State(gate): State<Arc<Gate>>,
-    State(pipeline): State<Pipeline>,
+    State(pipeline): State<GatedPipeline>,
     who: Who,
 ) -> Reply<WhoamiReply> {
     let principal = gate.principal(&who)?;
@@ -88,7 +88,7 @@ pub(super) async fn whoami(
 )]
 pub(super) async fn advance(
     State(calls): State<Arc<Calls>>,
-    _: Admin,
+    _: AdminCaller,
     who: Who,
     Input(body): Input<AdvanceBody>,
 ) -> Reply<ClockReply> {
@@ -111,7 +111,7 @@ pub(super) async fn advance(
     responses((status = 200, description = "It works.", body = HealthReply), Refusals)
 )]
 pub(super) async fn health(
-    State(pipeline): State<Pipeline>,
+    State(pipeline): State<GatedPipeline>,
     State(metrics): State<Arc<Metrics>>,
 ) -> Reply<HealthReply> {
     if pipeline.stopped().borrow().is_some() {

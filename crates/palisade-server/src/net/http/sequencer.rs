@@ -6,10 +6,10 @@ use axum::extract::State;
 use palisade_proto::json::{ErrorReply, RenewBody, SequencerBody, SequencerReply};
 use serde_json::Value;
 
-use super::input::{Input, Lock};
+use super::input::{Input, LockParam};
 use crate::net::convert::json;
 use crate::net::gate::Who;
-use crate::net::issuer::Issuer;
+use crate::net::issuer::SequencerIssuer;
 use crate::net::reply::{Json, Refusals, Reply};
 
 /// Get a sequencer
@@ -39,9 +39,9 @@ use crate::net::reply::{Json, Refusals, Reply};
     )
 )]
 pub(super) async fn sign(
-    State(issuer): State<Arc<Issuer>>,
+    State(issuer): State<Arc<SequencerIssuer>>,
     who: Who,
-    Lock(lock): Lock,
+    LockParam(lock): LockParam,
     Input(body): Input<SequencerBody>,
 ) -> Reply<SequencerReply> {
     let renew = RenewBody {
@@ -71,6 +71,6 @@ pub(super) async fn sign(
         Refusals,
     )
 )]
-pub(super) async fn keys(State(issuer): State<Arc<Issuer>>) -> Reply<Value> {
+pub(super) async fn keys(State(issuer): State<Arc<SequencerIssuer>>) -> Reply<Value> {
     Ok(Json(issuer.signer()?.published()))
 }

@@ -21,14 +21,14 @@ use crate::net::gate;
 
 /// All counted locks.
 #[derive(Debug, Default)]
-pub(super) struct Locks {
+pub(super) struct CountedLocks {
     /// The prefixes and principals whose locks are counted from events.
     bounded: Bounded,
     /// The principals among them, as events name them, and those with a quota that have asked for something.
     principals: HashMap<palisade_core::Principal, QuotaSubject>,
     counted: HashMap<QuotaSubject, Counted>,
     /// At whose address a grant was made, and by which request. The grants of a set have one number.
-    owners: HashMap<(u64, LockName), Owner>,
+    owners: HashMap<(u64, LockName), LockOwner>,
     /// Requests of readers that are granted: a repeat is not a second grant.
     requests: BTreeSet<(Principal, RequestId)>,
     coming: HashMap<LockName, Coming>,
@@ -100,7 +100,7 @@ impl Uses {
 }
 
 #[derive(Debug, Default)]
-struct Owner {
+struct LockOwner {
     subjects: BTreeSet<QuotaSubject>,
     request: Option<(Principal, RequestId)>,
 }
@@ -121,7 +121,7 @@ struct Coming {
     ended: BTreeSet<u64>,
 }
 
-impl Locks {
+impl CountedLocks {
     /// How many locks would count if this one were acquired too.
     pub(super) fn with(
         &self,
@@ -423,7 +423,7 @@ mod tests {
         let by = by.principal("a").unwrap();
         let subject = QuotaSubject::Principal(by.clone());
         for delayed in [None, Some(Span::from_millis(5))] {
-            let mut locks = Locks::default();
+            let mut locks = CountedLocks::default();
             locks.know(palisade_core::Principal::ANONYMOUS, &subject);
             let acquiring = |lock: &str| Acquiring {
                 lock: LockName::new(lock).unwrap(),

@@ -21,14 +21,14 @@ use palisade_access::{Access, Bound, Principal, QuotaSubject};
 use palisade_core::{LockMode, LockName, Outcome, Span, Wish};
 use palisade_proto::Code;
 
-use self::locks::{Acquiring, Bounded, Locks};
+use self::locks::{Acquiring, Bounded, CountedLocks};
 pub(super) use self::rate::Rate;
 use super::convert::Refusal;
 use palisade_pipeline::clock::boottime;
 use palisade_pipeline::{Answer, Handle, Request};
 
 /// The current use.
-pub(super) struct Quotas {
+pub(super) struct QuotaUsage {
     handle: Handle,
     uses: Mutex<Uses>,
     /// By bound.
@@ -38,7 +38,7 @@ pub(super) struct Quotas {
 #[derive(Default)]
 struct Uses {
     of: HashMap<QuotaSubject, Use>,
-    locks: Locks,
+    locks: CountedLocks,
     /// The last event that was counted; `None` before the locks were first counted.
     seen: Option<u64>,
     /// How many subjects there may be before those without use are forgotten.
@@ -134,8 +134,8 @@ fn acquiring(wish: &Wish, lock: &LockName) -> Acquiring {
 }
 
 /// A request's use. Dropping it returns all of it.
-pub(super) struct Held {
-    quotas: Arc<Quotas>,
+pub(super) struct QuotaUse {
+    quotas: Arc<QuotaUsage>,
     subjects: Vec<QuotaSubject>,
     principal: Principal,
     counts: [u64; COUNTED.len()],
@@ -145,7 +145,7 @@ pub(super) struct Held {
     is_over: bool,
 }
 
-impl Held {
+impl QuotaUse {
     /// The answer came.
     pub(super) fn settle(mut self, answer: &Answer) {
         self.is_over = true;
@@ -164,7 +164,7 @@ impl Held {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return false;
         };
-        let held = Held {
+        let held = QuotaUse {
             quotas: Arc::clone(&self.quotas),
             subjects: std::mem::take(&mut self.subjects),
             principal: self.principal.clone(),
@@ -183,7 +183,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for QuotaUse {
     fn drop(&mut self) {
         if !self.is_over && self.lock.is_some() && self.outlast_caller() {
             return;
@@ -205,13 +205,13 @@ impl Drop for Held {
 }
 
 /// A closed lock that an operator is about to open, and that counts for somebody. No event says that it is open.
-pub(super) struct Opening {
-    quotas: Arc<Quotas>,
+pub(super) struct LockOpening {
+    quotas: Arc<QuotaUsage>,
     lock: LockName,
     closing: u64,
 }
 
-impl Opening {
+impl LockOpening {
     /// The answer came.
     pub(super) fn settle(self, answer: &Answer) {
         if let Answer::Outcome(Outcome::Done) = answer {
@@ -222,9 +222,9 @@ impl Opening {
     }
 }
 
-impl Quotas {
-    pub(super) fn new(handle: Handle) -> Arc<Quotas> {
-        Arc::new(Quotas {
+impl QuotaUsage {
+    pub(super) fn new(handle: Handle) -> Arc<QuotaUsage> {
+        Arc::new(QuotaUsage {
             handle,
             uses: Mutex::default(),
             refused: Default::default(),
@@ -232,10 +232,10 @@ impl Quotas {
     }
 
     /// `None` unless the lock is closed and counts for somebody.
-    pub(super) fn opening(self: &Arc<Quotas>, lock: &LockName) -> Option<Opening> {
+    pub(super) fn opening(self: &Arc<QuotaUsage>, lock: &LockName) -> Option<LockOpening> {
         let mut uses = self.uses();
         self.catch_up(&mut uses);
-        Some(Opening {
+        Some(LockOpening {
             quotas: Arc::clone(self),
             lock: lock.clone(),
             closing: uses.locks.closing(lock)?,
@@ -250,12 +250,12 @@ impl Quotas {
 
     /// Reserves a request's use if there is room in every quota that applies; `None` if none applies.
     pub(super) fn admit(
-        self: &Arc<Quotas>,
+        self: &Arc<QuotaUsage>,
         access: &Access,
         (principal, by, address): (&Principal, palisade_core::Principal, Option<IpAddr>),
         within: Option<&str>,
         demand: Demand,
-    ) -> Result<Option<Held>, Refusal> {
+    ) -> Result<Option<QuotaUse>, Refusal> {
         if !access.has_quotas() {
             return Ok(None);
         }
@@ -319,7 +319,7 @@ impl Quotas {
             let counting = applying.iter().map(|(subject, _)| subject);
             uses.locks.come(counting, lock);
         }
-        Ok(Some(Held {
+        Ok(Some(QuotaUse {
             quotas: Arc::clone(self),
             subjects: applying.into_iter().map(|(subject, _)| subject).collect(),
             principal: principal.clone(),

@@ -12,9 +12,9 @@ use palisade_proto::v1::{Reply, Request, Requests, reply::Outcome};
 
 use super::super::audit::Recording;
 use super::super::convert::{Refusal, grpc as convert};
-use super::super::gate::{Permitted, Session, Who};
+use super::super::gate::{GatedSession, Permitted, Who};
 use super::super::listening::SessionListener;
-use super::super::quota::Held;
+use super::super::quota::QuotaUse;
 use super::Sessions;
 use super::in_flight::InFlight;
 use palisade_pipeline::{self as pipeline, Answer, Answers};
@@ -23,11 +23,11 @@ use palisade_pipeline::{self as pipeline, Answer, Answers};
 pub(super) struct Flow {
     pub(super) sessions: Arc<Sessions>,
     /// Dropped when no more requests follow: then `answers` ends.
-    session: Option<Session>,
+    session: Option<GatedSession>,
     /// The authenticated peer; known before the first operation.
     who: Option<Who>,
     /// The session's use of quotas.
-    place: Option<Held>,
+    place: Option<QuotaUse>,
     /// Whether more requests are read.
     open: bool,
     answers: Answers,

@@ -8,30 +8,30 @@ use std::task::Context;
 
 use palisade_pipeline::{Answer, Request};
 
-use crate::net::budget::{Budget, OPERATION_BYTES, Share};
-use crate::net::gate::{Permitted, View};
+use crate::net::budget::{BudgetShare, OPERATION_BYTES, SessionBudget};
+use crate::net::gate::{Permitted, VisibleParts};
 use crate::net::shares::Used;
 
 /// Accepted operations whose replies have not left, and the memory that they take.
 pub(super) struct InFlight {
     operations: usize,
     /// The operations that need state until their answer arrives, by id: none without rules, quotas, waits and sets.
-    kept: HashMap<u64, Kept>,
+    kept: HashMap<u64, PendingReplies>,
     /// The bytes that acquires of several locks take beyond those of an operation.
     set_bytes: usize,
-    page: Page,
+    page: NextPage,
     /// The operations whose replies are in the frame being sent.
     leaving: usize,
     /// The bytes of a large frame that is not complete yet.
     arriving: usize,
-    share: Share,
+    share: BudgetShare,
 }
 
 /// The state of the operations with one id until their answers arrive.
 #[derive(Default)]
-struct Kept {
+struct PendingReplies {
     /// Filters the answer for the client; only with rules, and then ids are unique.
-    view: Option<View>,
+    view: Option<VisibleParts>,
     /// Their use of quotas and waits.
     used: Vec<Used>,
     /// Their part of [`InFlight::set_bytes`].
@@ -40,7 +40,7 @@ struct Kept {
 
 /// The page of a listing, which is made when the previous one has left.
 #[derive(Default)]
-struct Page {
+struct NextPage {
     /// Its maximum size in bytes; 0 if none is being made.
     bytes: usize,
     /// The id of its operation.
@@ -50,15 +50,15 @@ struct Page {
 }
 
 impl InFlight {
-    pub(super) fn new(budget: &Arc<Budget>) -> InFlight {
+    pub(super) fn new(budget: &Arc<SessionBudget>) -> InFlight {
         InFlight {
             operations: 0,
             kept: HashMap::new(),
             set_bytes: 0,
-            page: Page::default(),
+            page: NextPage::default(),
             leaving: 0,
             arriving: 0,
-            share: Share::new(budget),
+            share: BudgetShare::new(budget),
         }
     }
 
@@ -122,7 +122,7 @@ impl InFlight {
     }
 
     /// An operation has its answer, or will get none: frees its quota use, and returns its caller's view.
-    pub(super) fn settle(&mut self, id: u64, answer: Option<&Answer>) -> Option<View> {
+    pub(super) fn settle(&mut self, id: u64, answer: Option<&Answer>) -> Option<VisibleParts> {
         // Without rules, quotas, waits and sets there is nothing to look up.
         if self.kept.is_empty() {
             return None;

@@ -24,8 +24,8 @@ mod plain;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::budget::Budget;
-use super::gate::{Gate, Pipeline};
+use super::budget::SessionBudget;
+use super::gate::{Gate, GatedPipeline};
 use super::listening::Listens;
 use super::phases::Phases;
 use super::settings::Settings;
@@ -37,9 +37,9 @@ pub(super) use plain::{refused, serve};
 /// The state and the bounds that all sessions share.
 pub(super) struct Sessions {
     pub(super) gate: Arc<Gate>,
-    pub(super) pipeline: Pipeline,
+    pub(super) pipeline: GatedPipeline,
     listens: Arc<Listens>,
-    budget: Arc<Budget>,
+    budget: Arc<SessionBudget>,
     phases: Phases,
     pub(super) meters: Arc<Meters>,
     /// How many run on the pipeline's own thread.
@@ -62,9 +62,9 @@ pub(super) struct Meters {
 impl Sessions {
     pub(super) fn new(
         gate: Arc<Gate>,
-        pipeline: Pipeline,
+        pipeline: GatedPipeline,
         listens: Arc<Listens>,
-        budget: Arc<Budget>,
+        budget: Arc<SessionBudget>,
         phases: Phases,
         settings: &Settings,
     ) -> Sessions {

@@ -10,7 +10,7 @@ use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
 use palisade_replica::node;
 use palisade_replica::peers::{self, PeerStatus};
 use palisade_replica::{NodeId, Role};
-use palisade_server::net::{Change, Changing, Cluster, Losing, NotChanged};
+use palisade_server::net::{Changing, Cluster, Losing, MembershipChange, NotChanged};
 
 use super::View;
 
@@ -85,7 +85,7 @@ impl Cluster for View {
         }
     }
 
-    fn change(&self, change: Change) -> Changing<'_> {
+    fn change(&self, change: MembershipChange) -> Changing<'_> {
         Box::pin(async move {
             self.carry_out(change).await.map_err(|error| NotChanged {
                 code: match error {
