@@ -55,7 +55,7 @@ pub struct Grant<'a> {
 }
 
 impl Operation<'_> {
-    /// Puts it at the end of an [open frame](crate::frames::Open), byte for byte as
+    /// Puts it at the end of an [open frame](crate::frames::FrameBuilder), byte for byte as
     /// [`v1::Request`](crate::v1::Request) is put.
     pub fn put(&self, id: u64, out: &mut Vec<u8>) {
         use Field::{Bytes, Number};

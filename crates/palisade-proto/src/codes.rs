@@ -19,7 +19,7 @@ pub enum Retry {
 
 /// How HTTP and gRPC carry a code.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct CodeRow {
     /// The code.
     pub code: Code,
     /// The HTTP status it comes with.
@@ -31,8 +31,8 @@ pub struct Row {
     pub retry: Retry,
 }
 
-const fn row(code: Code, http: u16, grpc: Grpc, retry: Retry) -> Row {
-    Row {
+const fn row(code: Code, http: u16, grpc: Grpc, retry: Retry) -> CodeRow {
+    CodeRow {
         code,
         http,
         grpc,
@@ -40,16 +40,16 @@ const fn row(code: Code, http: u16, grpc: Grpc, retry: Retry) -> Row {
     }
 }
 
-impl Row {
+impl CodeRow {
     /// The line of a code.
     #[must_use]
-    pub const fn of(code: Code) -> &'static Row {
+    pub const fn of(code: Code) -> &'static CodeRow {
         &TABLE[code as usize]
     }
 }
 
 /// Every code, in the order of [`Code`].
-pub const TABLE: [Row; Code::ALL.len()] = [
+pub const TABLE: [CodeRow; Code::ALL.len()] = [
     row(Code::Held, 409, Grpc::Ok, Retry::Later),
     row(Code::Delayed, 409, Grpc::Ok, Retry::Later),
     row(Code::NotHeld, 409, Grpc::Ok, Retry::No),
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn every_code_finds_its_own_row_by_number_and_by_name() {
         for row in &TABLE {
-            assert_eq!(Row::of(row.code).code, row.code);
+            assert_eq!(CodeRow::of(row.code).code, row.code);
             assert_eq!(Code::from_name(row.code.name()), Some(row.code));
         }
         assert_eq!(Code::from_name("nonsense"), None);

@@ -146,17 +146,17 @@ pub fn put_empty(out: &mut Vec<u8>) {
 /// A frame that is put together message by message: all of them are entries of the one repeated field
 /// that [`Requests`](crate::v1::Requests) and [`Replies`](crate::v1::Replies) consist of.
 #[derive(Debug)]
-pub struct Open {
+pub struct FrameBuilder {
     begin: usize,
 }
 
-impl Open {
+impl FrameBuilder {
     /// Opens a frame after the content of `out`.
     #[must_use]
-    pub fn at_end(out: &mut Vec<u8>) -> Open {
+    pub fn at_end(out: &mut Vec<u8>) -> FrameBuilder {
         let begin = out.len();
         put_empty(out);
-        Open { begin }
+        FrameBuilder { begin }
     }
 
     /// Puts one message into it.
@@ -212,7 +212,7 @@ mod tests {
             },
         ];
         let mut out = b"before".to_vec();
-        let frame = Open::at_end(&mut out);
+        let frame = FrameBuilder::at_end(&mut out);
         assert!(frame.is_empty(&out));
         replies.iter().for_each(|reply| frame.put(&mut out, reply));
         frame.close(&mut out);
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_frame_without_a_message_is_taken_back() {
         let mut out = vec![1];
-        Open::at_end(&mut out).close(&mut out);
+        FrameBuilder::at_end(&mut out).close(&mut out);
         assert_eq!(out, [1]);
     }
 

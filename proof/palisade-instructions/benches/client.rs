@@ -27,7 +27,7 @@ use palisade_client::palisade::Palisade;
 use palisade_client::service::{AcquireRequest, Acquired, LockService, Under};
 use palisade_client::{Client, secs};
 use palisade_core::{ClientId, GrantRef, LockName, RequestId, Ttl};
-use palisade_proto::frames::{self, Open};
+use palisade_proto::frames::{self, FrameBuilder};
 use palisade_proto::v1 as pb;
 use pb::reply::Outcome;
 
@@ -198,7 +198,7 @@ impl Peer {
 /// A frame of replies to this many operations.
 fn replies(operations: u64, outcome: &Outcome) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let frame = Open::at_end(&mut bytes);
+    let frame = FrameBuilder::at_end(&mut bytes);
     for id in 1..=operations {
         let outcome = Some(outcome.clone());
         frame.put(&mut bytes, &pb::Reply { id, outcome });

@@ -30,7 +30,7 @@ use palisade_pipeline::Request;
 use palisade_pipeline::codec::{encode_command, encode_head};
 use palisade_pipeline::orderer::{Address, Moment, Orderer};
 use palisade_proto::borrowed;
-use palisade_proto::frames::{self, Open};
+use palisade_proto::frames::{self, FrameBuilder};
 use palisade_proto::v1 as pb;
 
 type Step = fn(u64);
@@ -254,7 +254,7 @@ fn wire_in(times: u64) {
         fencing_token: 123_456,
     });
     let mut bytes = Vec::new();
-    let frame = Open::at_end(&mut bytes);
+    let frame = FrameBuilder::at_end(&mut bytes);
     for (id, operation) in (1..).zip([acquire, release]) {
         let operation = Some(operation);
         frame.put(&mut bytes, &pb::Request { id, operation });
@@ -285,7 +285,7 @@ fn wire_out(times: u64) {
     let mut out = Vec::new();
     for _ in 0..times {
         out.clear();
-        let frame = Open::at_end(&mut out);
+        let frame = FrameBuilder::at_end(&mut out);
         for reply in black_box(&replies) {
             frame.put(&mut out, reply);
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::{Buf as _, BytesMut};
 use palisade_core::Timestamp;
 use palisade_proto::borrowed::{Reply, replies};
-use palisade_proto::frames::{self, Open, TooLong};
+use palisade_proto::frames::{self, FrameBuilder, TooLong};
 use palisade_proto::v1 as pb;
 use palisade_tls::Io;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
@@ -142,7 +142,12 @@ impl Connection {
     }
 
     /// Puts a listener's grants into the frame, unless the listener was that of an earlier connection.
-    fn listen(&mut self, listen: pb::ListenRequest, ear: Option<NoticeSender>, frame: &Open) {
+    fn listen(
+        &mut self,
+        listen: pb::ListenRequest,
+        ear: Option<NoticeSender>,
+        frame: &FrameBuilder,
+    ) {
         self.ear = ear.or(self.ear.take());
         if self.ear.is_some() {
             let id = LISTENING + self.listened;
@@ -285,7 +290,7 @@ impl Connection {
         if ready!(queue.poll_recv_many(cx, &mut self.taken, FRAME)) == 0 {
             return Poll::Ready(());
         }
-        let frame = Open::at_end(&mut self.outbound);
+        let frame = FrameBuilder::at_end(&mut self.outbound);
         let mut taken = std::mem::take(&mut self.taken);
         for QueuedRequest {
             request,

@@ -2,7 +2,7 @@
 
 use palisade_core::{GrantRef, Timestamp, Token, Ttl};
 use palisade_proto::borrowed::{Acquire, Grant, Operation};
-use palisade_proto::frames::Open;
+use palisade_proto::frames::FrameBuilder;
 use palisade_proto::v1 as pb;
 
 use super::listening::NoticeSender;
@@ -52,7 +52,13 @@ impl Request {
 
     /// Encodes it into a frame that is sent now. The time that it has waited for a connection since `since` is part of
     /// its wait.
-    pub(super) fn put(self, id: u64, since: Option<Timestamp>, frame: &Open, out: &mut Vec<u8>) {
+    pub(super) fn put(
+        self,
+        id: u64,
+        since: Option<Timestamp>,
+        frame: &FrameBuilder,
+        out: &mut Vec<u8>,
+    ) {
         match self {
             Request::Acquire(request) => acquire(&request, since).put(id, out),
             Request::Renew(grant, ttl) => {
@@ -119,7 +125,7 @@ mod tests {
 
     fn sent(request: impl Into<Request>, since: Option<Timestamp>) -> Vec<u8> {
         let mut out = Vec::new();
-        let frame = Open::at_end(&mut out);
+        let frame = FrameBuilder::at_end(&mut out);
         request.into().put(300, since, &frame, &mut out);
         frame.close(&mut out);
         out

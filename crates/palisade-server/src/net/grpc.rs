@@ -9,7 +9,7 @@ use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::routing::any;
 use palisade_core::Outcome;
-use palisade_proto::codes::Row;
+use palisade_proto::codes::CodeRow;
 use palisade_proto::v1::locks_server::{Locks, LocksServer};
 use palisade_proto::{Code, FILE_DESCRIPTOR_SET, v1};
 use tokio_stream::adapters::Map;
@@ -156,7 +156,7 @@ fn failed(reply: &v1::Reply) -> Option<Refusal> {
         return None;
     };
     let code = Code::from_name(&error.code).unwrap_or(Code::Internal);
-    (Row::of(code).grpc != tonic::Code::Ok).then(|| Refusal {
+    (CodeRow::of(code).grpc != tonic::Code::Ok).then(|| Refusal {
         leader: (!error.leader.is_empty()).then(|| error.leader.as_str().into()),
         ..Refusal::new(code, error.message.clone())
     })

@@ -1,6 +1,6 @@
 //! Refusals as gRPC statuses.
 
-use palisade_proto::codes::Row;
+use palisade_proto::codes::CodeRow;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
@@ -13,7 +13,7 @@ pub(super) const CODE: &str = "palisade-code";
 const LEADER: &str = "palisade-leader";
 
 pub(super) fn status(refusal: &Refusal) -> Status {
-    let mut status = Status::new(Row::of(refusal.code).grpc, refusal.message.clone());
+    let mut status = Status::new(CodeRow::of(refusal.code).grpc, refusal.message.clone());
     let name = MetadataValue::from_static(refusal.code.name());
     status.metadata_mut().insert(CODE, name);
     if let Some(leader) = &refusal.leader

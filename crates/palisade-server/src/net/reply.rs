@@ -4,7 +4,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use palisade_core::LockName;
-use palisade_proto::codes::Row;
+use palisade_proto::codes::CodeRow;
 use palisade_proto::json::{DeniedReply, ErrorReply};
 use serde::Serialize;
 use utoipa::IntoResponses;
@@ -72,7 +72,7 @@ impl IntoResponse for Problem {
             .into_response(),
             None => Json(ErrorReply { error }).into_response(),
         };
-        let status = StatusCode::from_u16(Row::of(refusal.code).http);
+        let status = StatusCode::from_u16(CodeRow::of(refusal.code).http);
         *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         if let Some(ms) = refusal.retry_after_ms() {
             // The header counts seconds; rounded up, so that the retry does not come too early.

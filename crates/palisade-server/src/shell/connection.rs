@@ -20,7 +20,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use palisade_proto::Code;
-use palisade_proto::codes::Row;
+use palisade_proto::codes::CodeRow;
 use palisade_tls::Certificate;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -338,7 +338,7 @@ fn is_grpc(head: &Parts) -> bool {
 
 /// A refusal in gRPC's form: a status without a message.
 fn grpc_refusal(code: Code, message: String) -> Response {
-    let mut status = tonic::Status::new(Row::of(code).grpc, message);
+    let mut status = tonic::Status::new(CodeRow::of(code).grpc, message);
     let name = MetadataValue::from_static(code.name());
     status.metadata_mut().insert("palisade-code", name);
     status.into_http()

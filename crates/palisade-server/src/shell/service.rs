@@ -13,7 +13,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use palisade_proto::Code;
-use palisade_proto::codes::Row;
+use palisade_proto::codes::CodeRow;
 use palisade_proto::json::{ErrorBody, ErrorReply};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -236,7 +236,7 @@ pub fn refusal(code: Code, message: String) -> Response {
     };
     let body = serde_json::to_vec(&body).unwrap_or_default();
     let status =
-        StatusCode::from_u16(Row::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        StatusCode::from_u16(CodeRow::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let json = HeaderValue::from_static("application/json");
     (status, [(CONTENT_TYPE, json)], body).into_response()
 }

@@ -447,7 +447,7 @@ pub(crate) async fn send_session(
     operations: impl IntoIterator<Item = Operation>,
 ) {
     let mut bytes = Vec::new();
-    let frame = frames::Open::at_end(&mut bytes);
+    let frame = frames::FrameBuilder::at_end(&mut bytes);
     for operation in operations {
         let request = v1::Request {
             id: 1,

@@ -39,7 +39,7 @@ async fn waiting(server: &Server, principal: &str) -> TcpStream {
 
 async fn put(session: &mut TcpStream, operations: impl IntoIterator<Item = Operation>) {
     let mut bytes = Vec::new();
-    let frame = frames::Open::at_end(&mut bytes);
+    let frame = frames::FrameBuilder::at_end(&mut bytes);
     for (id, operation) in (1..).zip(operations) {
         let operation = Some(operation);
         frame.put(&mut bytes, &v1::Request { id, operation });

@@ -181,7 +181,7 @@ impl Wire {
 
 pub(crate) fn plain_frame(requests: &[Request]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let frame = frames::Open::at_end(&mut bytes);
+    let frame = frames::FrameBuilder::at_end(&mut bytes);
     for request in requests {
         frame.put(&mut bytes, request);
     }

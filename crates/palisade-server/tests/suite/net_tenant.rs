@@ -332,7 +332,7 @@ async fn http(server: SocketAddr, method: &str, path: &str, body: &str) -> Optio
 /// Sends operations whose ids are their places in the frame, from 1. A session that was not let in is closed.
 async fn put(session: &mut TcpStream, operations: Vec<Operation>) {
     let mut bytes = Vec::new();
-    let frame = frames::Open::at_end(&mut bytes);
+    let frame = frames::FrameBuilder::at_end(&mut bytes);
     for (id, operation) in (1..).zip(operations) {
         let operation = Some(operation);
         frame.put(&mut bytes, &v1::Request { id, operation });

@@ -37,7 +37,7 @@ use palisade_client::Client;
 use palisade_fence::http::{FenceLayer, Policy, Problem, Routes};
 use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
-use palisade_proto::codes::Row;
+use palisade_proto::codes::CodeRow;
 use palisade_server::shell::{self, ExchangeKind, Hosts, Listeners, Service, Shell};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -118,7 +118,7 @@ impl Service for AdminService {
 
 fn refused(code: Code, message: String) -> Response {
     let status =
-        StatusCode::from_u16(Row::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        StatusCode::from_u16(CodeRow::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     Problem::new(status, code, message).into_response()
 }
 

@@ -7,7 +7,7 @@ use palisade_fence::http::Problem;
 use palisade_fence::sequencer::Check;
 use palisade_fence::store::Store;
 use palisade_proto::Code;
-use palisade_proto::codes::Row;
+use palisade_proto::codes::CodeRow;
 
 /// The state that all handlers share.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct App {
 /// A refusal with a code from the table.
 pub(super) fn refused(code: Code, message: String) -> Problem {
     let status =
-        StatusCode::from_u16(Row::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        StatusCode::from_u16(CodeRow::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     Problem::new(status, code, message)
 }
 

@@ -51,7 +51,7 @@ use palisade_core::{LockName, Ttl};
 use palisade_fence::http::Problem;
 use palisade_fence::store::{Resource, Store};
 use palisade_proto::Code;
-use palisade_proto::codes::Row;
+use palisade_proto::codes::CodeRow;
 use palisade_server::shell::{self, ExchangeKind, Listeners, Shell};
 use tokio::sync::RwLock;
 
@@ -140,7 +140,7 @@ impl shell::Service for Service {
 
 /// A refusal with a code from the table.
 fn refused(code: Code, message: impl Into<String>) -> Problem {
-    let status = StatusCode::from_u16(Row::of(code).http);
+    let status = StatusCode::from_u16(CodeRow::of(code).http);
     Problem::new(
         status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
         code,

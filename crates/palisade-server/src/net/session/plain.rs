@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BytesMut};
-use palisade_proto::frames::{self, Open, TooLong};
+use palisade_proto::frames::{self, FrameBuilder, TooLong};
 use palisade_proto::v1::Requests;
 use palisade_proto::{Code, borrowed};
 use prost::Message as _;
@@ -49,7 +49,7 @@ pub(in crate::net) async fn serve<T: Transport>(
 /// The only frame of a session that is refused before it begins.
 pub(in crate::net) fn refused(refusal: &Refusal) -> Vec<u8> {
     let mut outbound = Vec::new();
-    let frame = Open::at_end(&mut outbound);
+    let frame = FrameBuilder::at_end(&mut outbound);
     frame.put(&mut outbound, &convert::refused(0, refusal));
     frame.close(&mut outbound);
     outbound
@@ -137,7 +137,7 @@ impl<T: Transport> Plain<T> {
                 let Some(refusal) = self.failed.take() else {
                     return Pin::new(&mut self.stream).poll_shutdown(cx);
                 };
-                let frame = Open::at_end(&mut self.outbound);
+                let frame = FrameBuilder::at_end(&mut self.outbound);
                 frame.put(&mut self.outbound, &convert::refused(0, &refusal));
                 frame.close(&mut self.outbound);
                 continue;
@@ -275,7 +275,7 @@ impl<T: Transport> Plain<T> {
             frames::put_empty(&mut self.outbound);
         }
         let (outbound, done) = (&mut self.outbound, &mut self.done);
-        let frame = Open::at_end(outbound);
+        let frame = FrameBuilder::at_end(outbound);
         let turn = self.flow.poll_replies(cx, |reply| {
             *done += 1;
             frame.put(outbound, &reply);

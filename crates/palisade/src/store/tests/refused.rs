@@ -280,7 +280,7 @@ async fn every_refusal_is_counted() {
 #[test]
 fn every_code_is_in_the_table() {
     use palisade_proto::Code;
-    use palisade_proto::codes::Row;
+    use palisade_proto::codes::CodeRow;
 
     let described: Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
     let error = "/components/responses/Refused/content/application~1json/schema/properties/error";
@@ -303,6 +303,6 @@ fn every_code_is_in_the_table() {
         palisade_fence::Reject::Missing,
     ] {
         let (code, response) = (reject.code(), Problem::from(reject).into_response());
-        assert_eq!(Row::of(code).http, response.status(), "{code}");
+        assert_eq!(CodeRow::of(code).http, response.status(), "{code}");
     }
 }
