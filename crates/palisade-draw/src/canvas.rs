@@ -84,7 +84,7 @@ pub enum Shape {
 
 /// A shape and its style.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mark {
+pub struct StyledShape {
     /// The shape.
     pub shape: Shape,
     /// CSS classes, see [`crate::style`].
@@ -147,7 +147,7 @@ pub struct Canvas {
     /// Height.
     pub height: f64,
     /// All shapes.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<StyledShape>,
     /// All texts.
     pub texts: Vec<Text>,
     /// Pictures inside this one, with their positions.
@@ -183,7 +183,7 @@ impl Canvas {
     /// Adds a shape.
     pub fn mark(&mut self, layer: Layer, shape: Shape, class: impl Into<String>) {
         let (class, note) = (class.into(), self.note);
-        self.marks.push(Mark {
+        self.marks.push(StyledShape {
             shape,
             class,
             layer,
@@ -298,7 +298,7 @@ impl Canvas {
 
     fn body(&self) -> String {
         let mut out = String::new();
-        let mut marks: Vec<&Mark> = self.marks.iter().collect();
+        let mut marks: Vec<&StyledShape> = self.marks.iter().collect();
         marks.sort_by_key(|mark| mark.layer);
         for group in marks.chunk_by(|a, b| (a.layer, a.note) == (b.layer, b.note)) {
             let note = group.first().and_then(|mark| mark.note);
@@ -332,7 +332,7 @@ impl Canvas {
     }
 }
 
-fn shape(mark: &Mark) -> String {
+fn shape(mark: &StyledShape) -> String {
     let class = &mark.class;
     match &mark.shape {
         Shape::Line(a, b) => format!(

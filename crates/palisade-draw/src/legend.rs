@@ -9,7 +9,7 @@ pub const KEY: (f64, f64) = (36.0, 18.0);
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct LegendEntry {
     /// The drawing, of size [`KEY`].
     pub key: Canvas,
     /// Its meaning.
@@ -18,16 +18,24 @@ pub struct Entry {
 
 /// Creates an entry whose key has these shapes.
 #[must_use]
-pub fn entry(shapes: impl IntoIterator<Item = (Shape, String)>, words: &'static str) -> Entry {
+pub fn entry(
+    shapes: impl IntoIterator<Item = (Shape, String)>,
+    words: &'static str,
+) -> LegendEntry {
     let mut key = Canvas::new(KEY.0, KEY.1);
     for (shape, class) in shapes {
         key.mark(Layer::Bar, shape, class);
     }
-    Entry { key, words }
+    LegendEntry { key, words }
 }
 
 /// Draws a legend from `left` to `right`, over as many lines as it needs; returns the y coordinate below it.
-pub fn draw(canvas: &mut Canvas, entries: Vec<Entry>, (left, right): (f64, f64), top: f64) -> f64 {
+pub fn draw(
+    canvas: &mut Canvas,
+    entries: Vec<LegendEntry>,
+    (left, right): (f64, f64),
+    top: f64,
+) -> f64 {
     let (mut x, mut y) = (left, top);
     for entry in entries {
         let wide = KEY.0 + 8.0 + width(entry.words, Font::Small);
@@ -44,9 +52,9 @@ pub fn draw(canvas: &mut Canvas, entries: Vec<Entry>, (left, right): (f64, f64),
 
 /// Returns the legend as an HTML list, which wraps on small screens.
 #[must_use]
-pub fn list(entries: &[Entry]) -> String {
+pub fn list(entries: &[LegendEntry]) -> String {
     let mut html = String::from("<ul class=\"legend\">");
-    for Entry { key, words } in entries {
+    for LegendEntry { key, words } in entries {
         // Writing to a String cannot fail.
         let _ = write!(
             html,

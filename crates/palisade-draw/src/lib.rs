@@ -26,5 +26,5 @@ pub mod style;
 mod text;
 pub mod timeline;
 
-pub use canvas::{Anchor, Canvas, Layer, Mark, Rect, Shape, Text};
+pub use canvas::{Anchor, Canvas, Layer, Rect, Shape, StyledShape, Text};
 pub use text::{Font, escape, shortened, width, wrapped};

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 pub type Colour = (&'static str, &'static str);
 
 /// Selectors (separated by commas), a property, and its colour.
-pub type Rule = (&'static str, &'static str, Colour);
+pub type StyleRule = (&'static str, &'static str, Colour);
 
 /// Text.
 pub const INK: Colour = ("#1d2733", "#e6ebf1");
@@ -47,7 +47,7 @@ pub const SERIES: [(Colour, Colour); 4] = [
     (("#3d5a6c", "#a3bfd0"), ("#dbe5ec", "#263844")),
 ];
 
-const COMMON: &[Rule] = &[
+const COMMON: &[StyleRule] = &[
     ("text", "fill", INK),
     ("text.soft", "fill", SOFT),
     ("text.good", "fill", GOOD),
@@ -79,7 +79,7 @@ const SHAPES: &str = ".draw text{font-family:system-ui,-apple-system,'Segoe UI',
 /// `good`, `bad`, `grey` and `c0` to `c3` fill a shape or a text; `line-c0` … are strokes, `tint-c0` … are tints with
 /// a border; `good-panel`, `bad-panel` and `grey-panel` are backgrounds with a border.
 #[must_use]
-pub fn sheet(rules: &[Rule], shapes: &str) -> String {
+pub fn sheet(rules: &[StyleRule], shapes: &str) -> String {
     let mut css = format!("{SHAPES}{shapes}");
     colours(&mut css, rules, |colour| colour.0);
     css.push_str("@media(prefers-color-scheme:dark){");
@@ -88,7 +88,7 @@ pub fn sheet(rules: &[Rule], shapes: &str) -> String {
     css
 }
 
-fn colours(css: &mut String, rules: &[Rule], scheme: impl Fn(Colour) -> &'static str) {
+fn colours(css: &mut String, rules: &[StyleRule], scheme: impl Fn(Colour) -> &'static str) {
     // Writing to a String cannot fail.
     for (number, (strong, tint)) in SERIES.into_iter().enumerate() {
         let (strong, tint) = (scheme(strong), scheme(tint));

@@ -1,8 +1,8 @@
 //! The signs and the style of timelines: what happened to a resource over time, as bars and signs on lanes.
 
 use crate::style::{
-    AMBER, AMBER_TINT, BAD, BAD_TINT, GOOD, GOOD_TINT, GREY, GREY_TINT, INK, LANE, PAPER, Rule,
-    SOFT, sheet,
+    AMBER, AMBER_TINT, BAD, BAD_TINT, GOOD, GOOD_TINT, GREY, GREY_TINT, INK, LANE, PAPER, SOFT,
+    StyleRule, sheet,
 };
 use crate::{Rect, Shape};
 
@@ -58,7 +58,7 @@ impl Sign {
     }
 }
 
-const RULES: &[Rule] = &[
+const RULES: &[StyleRule] = &[
     (".gap,.both", "fill", AMBER_TINT),
     (".gap,.both", "stroke", AMBER),
     (".gap-hatch", "stroke", ("#f3d67a", "#7d6212")),

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use palisade_draw::legend::{self, Entry, entry};
+use palisade_draw::legend::{self, LegendEntry, entry};
 use palisade_draw::page::{page, table};
 use palisade_draw::timeline::style;
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape, escape, wrapped};
@@ -165,7 +165,7 @@ fn capital(text: &str) -> String {
 }
 
 /// The entries of the legend in reading order.
-fn legend() -> Vec<Entry> {
+fn legend() -> Vec<LegendEntry> {
     let bar = |class: &str| {
         (
             Shape::Rect(Rect::new(1.0, 2.0, 34.0, 14.0), 2.0),

@@ -1,7 +1,7 @@
 //! The picture must show every event, keep labels apart and next to their marks, never turn text into markup, and still
 //! work when an act is empty or crowded.
 
-use palisade_draw::{Canvas, Font, Mark, Rect, Shape, Text, escape};
+use palisade_draw::{Canvas, Font, Rect, Shape, StyledShape, Text, escape};
 
 use super::chart::chart;
 use super::model::*;
@@ -49,7 +49,7 @@ fn dangerous(act: &Act) -> Option<usize> {
         .map(|step| step.event)
 }
 
-fn of_event(canvas: &Canvas, event: usize) -> (Vec<&Mark>, Vec<&Text>) {
+fn of_event(canvas: &Canvas, event: usize) -> (Vec<&StyledShape>, Vec<&Text>) {
     let marks = canvas.marks.iter().filter(|mark| mark.note == Some(event));
     let texts = canvas.texts.iter().filter(|text| text.note == Some(event));
     (marks.collect(), texts.collect())

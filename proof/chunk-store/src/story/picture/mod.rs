@@ -4,7 +4,7 @@ pub(super) mod spans;
 #[cfg(test)]
 mod tests;
 
-use palisade_draw::legend::{self, Entry, entry};
+use palisade_draw::legend::{self, LegendEntry, entry};
 use palisade_draw::timeline::{Sign, style};
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape};
 
@@ -87,7 +87,7 @@ fn verdict(act: &Act) -> (&'static str, String) {
 }
 
 /// The entries of the legend in reading order.
-fn legend() -> Vec<Entry> {
+fn legend() -> Vec<LegendEntry> {
     let bar = |class: &str| {
         let shape = Shape::Rect(Rect::new(1.0, 2.0, 34.0, 14.0), 2.0);
         (shape, class.to_owned())

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use palisade_draw::legend::{self, Entry, entry};
+use palisade_draw::legend::{self, LegendEntry, entry};
 use palisade_draw::page;
-use palisade_draw::style::{AMBER_TINT, BAD, GREY, PAPER, Rule, SERIES, sheet};
+use palisade_draw::style::{AMBER_TINT, BAD, GREY, PAPER, SERIES, StyleRule, sheet};
 use palisade_draw::{Canvas, Layer, Rect, Shape, escape};
 
 use super::moment::Moment;
@@ -12,7 +12,7 @@ use super::timeline::{Sign, sign};
 use super::{Outcome, Report, Run, bars, rejects, timeline};
 use crate::chaos::verdict::ArmReport;
 
-const RULES: &[Rule] = &[
+const RULES: &[StyleRule] = &[
     (".hold", "fill", SERIES[0].1),
     (".hold", "stroke", SERIES[0].0),
     (".think", "fill", ("#8cc1e6", "#1f5d8c")),
@@ -29,7 +29,7 @@ const SHAPES: &str = ".draw .pause-hatch{stroke-width:1.5}.draw .read{stroke-wid
     .draw .loss{stroke-width:3;stroke-linecap:round}";
 
 /// The legend of the timelines.
-fn legend() -> Vec<Entry> {
+fn legend() -> Vec<LegendEntry> {
     let bar = |class: &str, y: f64, h: f64| {
         let bar = Rect::new(1.0, y, 34.0, h);
         (Shape::Rect(bar, 0.0), class.to_owned())
