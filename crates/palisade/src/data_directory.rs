@@ -9,7 +9,7 @@ use palisade_server::shell::Listen;
 
 /// A directory in which nothing is begun.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum UnusableDirectory {
     #[error(
         "{} contains {name}, which is not Palisade's, and no log: a server needs a directory of its own. Name an empty or \
          a new one: --data {}", dir.display(), dir.join("palisade").display()
@@ -47,10 +47,14 @@ pub(crate) fn own_files<'a>(
 /// whether there is none.
 ///
 /// # Errors
-/// [`Refused`]; nothing has changed.
-pub(crate) fn check(dir: &Path, own: &[PathBuf], existing: bool) -> Result<bool, Refused> {
+/// [`UnusableDirectory`]; nothing has changed.
+pub(crate) fn check(
+    dir: &Path,
+    own: &[PathBuf],
+    existing: bool,
+) -> Result<bool, UnusableDirectory> {
     let dir = absolute(dir);
-    let foreign = palisade_wal::foreign_names(&dir).map_err(|source| Refused::Io {
+    let foreign = palisade_wal::foreign_names(&dir).map_err(|source| UnusableDirectory::Io {
         dir: dir.clone(),
         source,
     })?;
@@ -62,8 +66,8 @@ pub(crate) fn check(dir: &Path, own: &[PathBuf], existing: bool) -> Result<bool,
         .into_iter()
         .find(|name| !ours.contains(&name.as_str()) && !own.contains(&dir.join(name)));
     match foreign {
-        Some(name) => Err(Refused::Foreign { dir, name }),
-        None if existing => Err(Refused::Nothing { dir }),
+        Some(name) => Err(UnusableDirectory::Foreign { dir, name }),
+        None if existing => Err(UnusableDirectory::Nothing { dir }),
         None => Ok(true),
     }
 }

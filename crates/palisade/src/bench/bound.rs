@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// One lock's part of a grant.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct LockTurn {
     /// The lock's number.
     pub(super) lock: usize,
     /// The grant's token.
@@ -31,16 +31,16 @@ pub(super) struct Turn {
 
 /// A set's wait and its bound, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wait {
+pub(super) struct SetWait {
     pub(super) waited: u64,
     pub(super) bound: u64,
 }
 
 /// The waits of all sets, each with its bound, in the order of their tokens. `loops` has the number of loops of each lock. A
 /// set without a grant before those ahead of it, at the beginning of a run, has no bound and is left out.
-pub(super) fn waits(mut turns: Vec<Turn>, loops: &[usize]) -> Vec<Wait> {
+pub(super) fn waits(mut turns: Vec<LockTurn>, loops: &[usize]) -> Vec<SetWait> {
     turns.sort_unstable_by_key(|turn| (turn.lock, turn.token));
-    let mut sets: BTreeMap<u64, Option<Wait>> = BTreeMap::new();
+    let mut sets: BTreeMap<u64, Option<SetWait>> = BTreeMap::new();
     for turns in turns.chunk_by(|one, next| one.lock == next.lock) {
         for (at, turn) in turns.iter().enumerate() {
             let Some(waited) = turn.set_waited else {
@@ -50,8 +50,8 @@ pub(super) fn waits(mut turns: Vec<Turn>, loops: &[usize]) -> Vec<Wait> {
             let bound = bound(&turns[..at], loops);
             let set = sets
                 .entry(turn.token)
-                .or_insert(Some(Wait { waited, bound: 0 }));
-            *set = set.zip(bound).map(|(set, bound)| Wait {
+                .or_insert(Some(SetWait { waited, bound: 0 }));
+            *set = set.zip(bound).map(|(set, bound)| SetWait {
                 bound: set.bound.max(bound),
                 ..set
             });
@@ -61,7 +61,7 @@ pub(super) fn waits(mut turns: Vec<Turn>, loops: &[usize]) -> Vec<Wait> {
 }
 
 /// How long those ahead of a set took at one lock, given the turns before it; none without a turn before theirs.
-fn bound(before: &[Turn], loops: usize) -> Option<u64> {
+fn bound(before: &[LockTurn], loops: usize) -> Option<u64> {
     let singles = before.iter().rev().take(loops);
     let ahead = singles.take_while(|turn| turn.set_waited.is_none()).count();
     let (earlier, ahead) = before.split_at(before.len() - ahead);
@@ -75,8 +75,8 @@ mod tests {
     use super::*;
 
     /// A turn at a lock, over from its token × 10 to a little later.
-    fn turn(lock: usize, token: u64, set_waited: Option<u64>) -> Turn {
-        Turn {
+    fn turn(lock: usize, token: u64, set_waited: Option<u64>) -> LockTurn {
+        LockTurn {
             lock,
             token,
             set_waited,
@@ -97,9 +97,9 @@ mod tests {
         // Lock 0: 4 and 7 are ahead of it, and 2 was over. Lock 1: 5 is ahead, and 3 was over.
         let bound = 71 - 20;
         let waited = |waited| waits(turns(waited), &[2, 1]);
-        assert_eq!(waited(51), [Wait { waited: 51, bound }]);
+        assert_eq!(waited(51), [SetWait { waited: 51, bound }]);
         // Overtaken: it waited longer.
-        assert_eq!(waited(60), [Wait { waited: 60, bound }]);
+        assert_eq!(waited(60), [SetWait { waited: 60, bound }]);
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
             turn(0, 4, Some(11)),
             turn(0, 5, Some(0)),
         ];
-        let wait = |waited, bound| Wait { waited, bound };
+        let wait = |waited, bound| SetWait { waited, bound };
         // The first set has nothing before 1 to count from.
         assert_eq!(waits(turns.clone(), &[2]), [wait(11, 11), wait(0, 0)]);
         assert_eq!(waits(turns, &[0])[0], wait(0, 0), "no loop, no wait");

@@ -11,8 +11,8 @@ use palisade_core::{ClientId, GrantRef, LockName, Others, RequestId, Span, Ttl, 
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
-use super::bound::{Turn, Wait, waits};
-use super::settings::{Mode, Settings};
+use super::bound::{LockTurn, SetWait, waits};
+use super::settings::{LoadKind, Settings};
 
 const WARMING: u8 = 0;
 const MEASURING: u8 = 1;
@@ -35,7 +35,7 @@ pub(super) struct Measured {
     /// Nanoseconds of each acquire of a set.
     pub(super) set: Histogram<u64>,
     /// How long each set waited at the server, and at most might have.
-    pub(super) waits: Vec<Wait>,
+    pub(super) waits: Vec<SetWait>,
     /// Nanoseconds of each release.
     pub(super) release: Histogram<u64>,
     /// Nanoseconds from a release being sent to the next holder's grant being seen.
@@ -49,7 +49,7 @@ pub(super) struct Measured {
 /// The state that all loops share.
 struct Shared {
     phase: AtomicU8,
-    mode: Mode,
+    mode: LoadKind,
     ttl: Ttl,
     hold: Duration,
     /// When the contended lock was last released, on the monotonic clock; 0 before the first time.
@@ -82,11 +82,11 @@ struct Loop {
     hand_off: Histogram<u64>,
     tokens: Vec<u64>,
     /// The turns of mode sets.
-    turns: Vec<Turn>,
+    turns: Vec<LockTurn>,
 }
 
 /// A loop's grant.
-struct Granted {
+struct LoopGrant {
     grant: GrantRef,
     /// How long it waited at the server.
     waited: Span,
@@ -126,7 +126,7 @@ impl Loops {
                 tasks.spawn(worker.run());
             }
         }
-        let sets = self.shared.mode == Mode::Sets;
+        let sets = self.shared.mode == LoadKind::Sets;
         if let Some(service) = self.services.first().filter(|_| sets) {
             let worker = Loop::of_set(&self, service, run)?;
             tasks.spawn(worker.run());
@@ -193,9 +193,9 @@ impl Loop {
         slot: usize,
     ) -> Result<Loop, Error> {
         let lock = match loops.shared.mode {
-            Mode::Own | Mode::Renew => format!("bench/{run:x}/{at}/{slot}"),
-            Mode::Contended => format!("bench/{run:x}"),
-            Mode::Sets => of_eight(run, at * loops.in_flight + slot),
+            LoadKind::Own | LoadKind::Renew => format!("bench/{run:x}/{at}/{slot}"),
+            LoadKind::Contended => format!("bench/{run:x}"),
+            LoadKind::Sets => of_eight(run, at * loops.in_flight + slot),
         };
         Ok(Loop {
             shared: Arc::clone(&loops.shared),
@@ -229,7 +229,7 @@ impl Loop {
     }
 
     async fn run(mut self) -> Result<Loop, Error> {
-        if self.shared.mode == Mode::Renew {
+        if self.shared.mode == LoadKind::Renew {
             let granted = self
                 .acquire()
                 .await?
@@ -260,9 +260,9 @@ impl Loop {
         self.shared.phase.load(Ordering::Relaxed)
     }
 
-    async fn acquire(&mut self) -> Result<Option<Granted>, Error> {
-        let contended = self.shared.mode == Mode::Contended;
-        let waits = contended || self.shared.mode == Mode::Sets;
+    async fn acquire(&mut self) -> Result<Option<LoopGrant>, Error> {
+        let contended = self.shared.mode == LoadKind::Contended;
+        let waits = contended || self.shared.mode == LoadKind::Sets;
         let request = AcquireRequest {
             wait: waits.then_some(PATIENCE),
             also: self.also.clone(),
@@ -302,10 +302,10 @@ impl Loop {
             token: Some(granted.token),
         };
         let waited = granted.waited;
-        Ok(Some(Granted { grant, waited }))
+        Ok(Some(LoopGrant { grant, waited }))
     }
 
-    async fn release(&mut self, granted: Granted) -> Result<(), Error> {
+    async fn release(&mut self, granted: LoopGrant) -> Result<(), Error> {
         let sent = now();
         self.shared.released_at.store(sent, Ordering::Release);
         for lock in self.also.clone().iter() {
@@ -327,8 +327,8 @@ impl Loop {
         let (token, lock) = (part.token, number_of(&part.lock));
         let release_sent = now();
         self.service.release(part).await?;
-        if let (Mode::Sets, Some(token), Some(lock)) = (self.shared.mode, token, lock) {
-            self.turns.push(Turn {
+        if let (LoadKind::Sets, Some(token), Some(lock)) = (self.shared.mode, token, lock) {
+            self.turns.push(LockTurn {
                 lock,
                 token: token.get(),
                 set_waited,

@@ -20,7 +20,7 @@ use palisade_client::{Error, Options};
 use load::Loops;
 use report::Report;
 
-pub(crate) use settings::{Mode, Settings};
+pub(crate) use settings::{LoadKind, Settings};
 
 /// Runs the load and prints the measurements. Returns the authority's fault, if there is one: a token was out of order or was
 /// issued twice, or a set was granted later than its bound.

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::load::Measured;
-use super::settings::{Mode, Settings};
+use super::settings::{LoadKind, Settings};
 
 /// The numbers of one run.
 pub(super) struct Report<'a> {
@@ -95,7 +95,7 @@ impl<'a> Report<'a> {
     }
 
     fn rows(&self) -> Vec<(&'static str, &Histogram<u64>)> {
-        let first = if self.settings.mode == Mode::Renew {
+        let first = if self.settings.mode == LoadKind::Renew {
             "renew"
         } else {
             "acquire"
@@ -137,7 +137,7 @@ impl<'a> Report<'a> {
     }
 
     fn unit(&self) -> &'static str {
-        if self.settings.mode == Mode::Renew {
+        if self.settings.mode == LoadKind::Renew {
             "renewals"
         } else {
             "acquire+release pairs"

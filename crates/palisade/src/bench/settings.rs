@@ -15,7 +15,7 @@ pub(crate) struct Settings {
     /// The token that identifies the caller.
     pub(crate) token: Option<BearerToken>,
     /// The kind of load.
-    pub(crate) mode: Mode,
+    pub(crate) mode: LoadKind,
     /// The number of connections.
     pub(crate) clients: usize,
     /// Loops on each connection.
@@ -34,7 +34,7 @@ pub(crate) struct Settings {
 
 /// The kinds of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
+pub(crate) enum LoadKind {
     /// Each loop acquires and releases a lock of its own.
     Own,
     /// All loops wait for one lock: measures the hand-off.

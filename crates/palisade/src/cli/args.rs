@@ -14,7 +14,7 @@ use super::{help, value};
 
 /// Which authority to use.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Connection {
+pub(crate) struct AuthorityArgs {
     /// The authority that grants the locks: a lock server (palisade://host, http://host:port, https://host:port,
     /// unix:///path), a cluster of them
     /// (http://a:7420,http://b:7420,http://c:7420) or another system (etcd://host, zookeeper://host,
@@ -50,7 +50,7 @@ pub(super) struct Certificates {
     token_file: Option<PathBuf>,
 }
 
-impl Connection {
+impl AuthorityArgs {
     /// The caller's bearer token.
     pub(crate) fn token(&self) -> Result<Option<BearerToken>, Fault> {
         self.certificates.token()
@@ -157,7 +157,7 @@ pub(crate) struct LockArgs {
     #[arg(long, value_name = "TEXT", value_parser = value::metadata)]
     pub(crate) metadata: Option<String>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 impl LockArgs {
@@ -256,7 +256,7 @@ pub(crate) struct ObserveArgs {
     #[arg(long)]
     pub(crate) once: bool,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 /// `palisade proclaim`.
@@ -267,7 +267,7 @@ pub(crate) struct ProclaimArgs {
     #[arg(long, value_name = "TEXT", value_parser = value::metadata)]
     pub(crate) value: String,
     #[command(flatten)]
-    pub(crate) grant: Grant,
+    pub(crate) grant: GrantArgs,
 }
 
 /// `palisade acquire`.
@@ -283,7 +283,7 @@ pub(crate) struct AcquireArgs {
 
 /// A grant that another process holds.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Grant {
+pub(crate) struct GrantArgs {
     /// The lock.
     #[arg(value_name = "LOCK", env = "PALISADE_LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
@@ -296,7 +296,7 @@ pub(crate) struct Grant {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) lock_token_file: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 /// `palisade renew`.
@@ -304,7 +304,7 @@ pub(crate) struct Grant {
 #[command(after_long_help = help::RENEW_AFTER)]
 pub(crate) struct RenewArgs {
     #[command(flatten)]
-    pub(crate) grant: Grant,
+    pub(crate) grant: GrantArgs,
     /// A new time to live for the lease [default: unchanged].
     #[arg(long, value_name = "DURATION", value_parser = value::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Ttl>,
@@ -315,7 +315,7 @@ pub(crate) struct RenewArgs {
 #[command(after_long_help = help::SEQUENCER_AFTER)]
 pub(crate) struct SignArgs {
     #[command(flatten)]
-    pub(crate) grant: Grant,
+    pub(crate) grant: GrantArgs,
 }
 
 /// `palisade release`.
@@ -323,7 +323,7 @@ pub(crate) struct SignArgs {
 #[command(after_long_help = help::RELEASE_AFTER)]
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]
-    pub(crate) grant: Grant,
+    pub(crate) grant: GrantArgs,
 }
 
 /// `palisade ls`.
@@ -334,7 +334,7 @@ pub(crate) struct LsArgs {
     #[arg(default_value = "")]
     pub(crate) prefix: String,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 /// `palisade show`.
@@ -348,7 +348,7 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 /// `palisade watch`.
@@ -363,7 +363,7 @@ pub(crate) struct WatchArgs {
     #[arg(long, value_name = "REVISION")]
     pub(crate) after: Option<u64>,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 /// `palisade break`.
@@ -381,7 +381,7 @@ pub(crate) struct BreakArgs {
     #[arg(long, value_name = "TEXT", value_parser = value::reason)]
     pub(crate) reason: String,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 /// `palisade open`.
@@ -395,7 +395,7 @@ pub(crate) struct OpenArgs {
     #[arg(long, value_name = "TEXT", value_parser = value::reason)]
     pub(crate) reason: String,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 /// `palisade permits`.
@@ -409,7 +409,7 @@ pub(crate) struct PermitsArgs {
     #[arg(value_name = "COUNT", value_parser = value::permits_of_all)]
     pub(crate) permits: u32,
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: AuthorityArgs,
 }
 
 /// `palisade completions`.

@@ -6,7 +6,7 @@ use clap::Args;
 use palisade_core::Ttl;
 use palisade_proto::Code;
 
-use super::args::Connection;
+use super::args::AuthorityArgs;
 use super::failure::{FAILED, Failure};
 use super::output::Out;
 use super::{help, value};
@@ -18,7 +18,7 @@ use crate::bench;
 pub(crate) struct BenchArgs {
     /// The kind of load.
     #[arg(long, value_name = "MODE", default_value = "own")]
-    mode: bench::Mode,
+    mode: bench::LoadKind,
     /// The number of connections, 1 – 10000.
     #[arg(short, long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: u32,
@@ -38,7 +38,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::ttl, allow_hyphen_values = true)]
     ttl: Ttl,
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
 }
 
 pub(super) fn bench(args: &BenchArgs, out: Out) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use palisade_proto::json::{
     AddMemberBody, ClusterMember, ClusterReply, ClusterRole, MemberBody, TransferBody,
 };
 
-use super::args::Connection;
+use super::args::AuthorityArgs;
 use super::cluster_check;
 use super::failure::{FAILED, Failure};
 use super::help;
@@ -41,7 +41,7 @@ pub(super) enum ClusterCommand {
 #[derive(Args, Clone, Debug)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
 }
 
 /// A new node.
@@ -54,7 +54,7 @@ pub(super) struct AddArgs {
     #[arg(value_name = "PEER")]
     peer: String,
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
 }
 
 /// A member.
@@ -64,7 +64,7 @@ pub(super) struct NodeArgs {
     #[arg(value_name = "NODE")]
     node: String,
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
 }
 
 /// A lost node and its successor.
@@ -80,7 +80,7 @@ pub(super) struct ReplaceArgs {
     #[arg(long, value_name = "PEER")]
     peer: Option<String>,
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
 }
 
 /// A node that is to lead.
@@ -90,7 +90,7 @@ pub(super) struct TransferArgs {
     #[arg(value_name = "NODE")]
     node: Option<String>,
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
 }
 
 pub(super) async fn carry_out(command: ClusterCommand, out: Out) -> Result<(), Failure> {
@@ -155,7 +155,7 @@ async fn replace(args: ReplaceArgs, out: Out) -> Result<(), Failure> {
 }
 
 /// The addresses, which may be several, separated by commas.
-pub(super) fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
+pub(super) fn nodes(connection: &AuthorityArgs) -> Result<Nodes, Failure> {
     // As the client takes them: one scheme may stand for all.
     let secure = connection.authority.starts_with("https://");
     let scheme = if secure { "https" } else { "http" };
@@ -199,7 +199,7 @@ fn with_port(place: &str) -> String {
 }
 
 async fn change(
-    connection: &Connection,
+    connection: &AuthorityArgs,
     path: &str,
     body: &(impl serde::Serialize + Sync),
     out: Out,

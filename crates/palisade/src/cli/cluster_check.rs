@@ -11,7 +11,7 @@ use super::output::Out;
 const NOT_NOW: u8 = 1;
 
 /// The verdict of one view about one node.
-struct Verdict {
+struct NodeVerdict {
     /// Of the nodes that vote, those that would be left running, how many of them are needed, and how many vote.
     stopped: Majority,
     /// The same, if it were no member any more.
@@ -39,8 +39,8 @@ impl Majority {
     }
 }
 
-impl Verdict {
-    fn of(view: &ClusterReply, node: &str) -> Verdict {
+impl NodeVerdict {
+    fn of(view: &ClusterReply, node: &str) -> NodeVerdict {
         let voters = view.members.iter().filter(|member| member.voter);
         let rest: Vec<&ClusterMember> = voters
             .clone()
@@ -48,7 +48,7 @@ impl Verdict {
             .collect();
         let alive = rest.iter().filter(|member| member.is_alive()).count();
         let of = |voters| Majority { alive, voters };
-        Verdict {
+        NodeVerdict {
             stopped: of(voters.count()),
             removed: of(rest.len()),
         }
@@ -65,7 +65,7 @@ pub(super) fn carry_out(view: &ClusterReply, node: &str, out: Out) -> Result<(),
         let why = format!("node {node} is not a member; see `palisade cluster status`");
         return Err(Failure::new(NOT_NOW, Code::Refused, why));
     }
-    let Verdict { stopped, removed } = Verdict::of(view, node);
+    let NodeVerdict { stopped, removed } = NodeVerdict::of(view, node);
     let others = view.members.iter().filter(|member| member.node != node);
     let silent: Vec<&ClusterMember> = others.filter(|member| !member.is_alive()).collect();
     if out.json {
@@ -150,7 +150,7 @@ mod tests {
             (&[true, true, true, false, false], "1", false, false),
             (&[true, true, true, true, false], "1", true, true),
         ] {
-            let Verdict { stopped, removed } = Verdict::of(&view(alive), node);
+            let NodeVerdict { stopped, removed } = NodeVerdict::of(&view(alive), node);
             let verdict = (stopped.holds(), removed.holds());
             assert_eq!(verdict, (stop, remove), "{alive:?} without {node}");
         }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::output::Out;
-use super::settings::{self, Environment, Origin, Refused, SERVERS, Setting};
+use super::settings::{self, CommandLineRefused, SERVERS, Setting, SettingOrigin, Variables};
 use super::{Cli, help, usage};
 
 /// The commands.
@@ -19,7 +19,7 @@ pub(crate) enum ConfigCommand {
     Check(CheckArgs),
     /// Print the settings that a command would have now
     #[command(after_long_help = help::CONFIG_SHOW_AFTER)]
-    Show(ShowArgs),
+    Show(ConfigShowArgs),
 }
 
 /// `palisade config check`.
@@ -32,7 +32,7 @@ pub(crate) struct CheckArgs {
 
 /// `palisade config show`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ShowArgs {
+pub(crate) struct ConfigShowArgs {
     /// The command that serves.
     #[arg(value_name = "COMMAND", default_value = SERVERS[0], value_parser = SERVERS)]
     server: String,
@@ -83,7 +83,7 @@ fn check(file: &Path, out: Out) -> Result<(), Failure> {
     })
 }
 
-fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
+fn show(args: &ConfigShowArgs, out: Out) -> Result<(), Failure> {
     let (_, settings) = settle(
         &args.server,
         args.config.as_deref(),
@@ -105,7 +105,7 @@ fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
         return Ok(());
     }
     out.text(&format!("[{}]", args.server))?;
-    let lines: Vec<(String, &Origin)> = settings
+    let lines: Vec<(String, &SettingOrigin)> = settings
         .iter()
         .map(|setting| (line(setting), &setting.origin))
         .collect();
@@ -155,7 +155,7 @@ fn settle(
     server: &str,
     file: Option<&Path>,
     flags: &[OsString],
-    environment: Environment<'_>,
+    environment: Variables<'_>,
 ) -> Result<(Cli, Vec<Setting>), Failure> {
     let mut words = vec![OsString::from("palisade"), server.into()];
     words.extend(file.map(|file| {
@@ -166,11 +166,11 @@ fn settle(
     words.extend(flags.iter().cloned());
     let settled = settings::settle(&Cli::command(), words, environment);
     let settled = settled.and_then(|(matches, settings)| {
-        let cli = Cli::from_arg_matches(&matches).map_err(Refused::Words)?;
+        let cli = Cli::from_arg_matches(&matches).map_err(CommandLineRefused::Words)?;
         Ok((cli, settings))
     });
     settled.map_err(|refused| match refused {
-        Refused::Words(error) => Failure::usage(usage::plain(&error)),
-        Refused::Settings(failure) => failure,
+        CommandLineRefused::Words(error) => Failure::usage(usage::plain(&error)),
+        CommandLineRefused::Settings(failure) => failure,
     })
 }

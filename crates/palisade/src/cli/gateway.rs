@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use super::failure::{FAILED, Failure, USAGE};
 use super::help;
-use super::network::{Callers, NetworkArgs};
+use super::network::{CallerCheck, NetworkArgs};
 use super::output::{Out, facts};
 use super::reports::ReportArgs;
 use super::store::{FenceMode, JumpArgs, SequencerArgs, fence_warning};
@@ -23,7 +23,7 @@ use super::value;
 use crate::data_directory;
 use crate::export;
 use crate::exposure;
-use crate::gateway::{self, Directory, Gateway, Ports, Timeouts, Upstream};
+use crate::gateway::{self, Gateway, GatewayDirectory, Ports, Timeouts, Upstream};
 use crate::serve::cannot_listen;
 use crate::service;
 use crate::store::mode_name;
@@ -207,7 +207,7 @@ const ANYBODY: [&str; 2] = [
 ];
 
 /// The arguments after all checks.
-pub(super) struct Checked {
+pub(super) struct CheckedArgs {
     routes: Routes,
     upstream: Upstream,
     policy: Policy,
@@ -216,22 +216,22 @@ pub(super) struct Checked {
 }
 
 /// Checks the arguments.
-pub(super) fn check(args: &GatewayArgs) -> Result<Checked, Failure> {
+pub(super) fn check(args: &GatewayArgs) -> Result<CheckedArgs, Failure> {
     let network = &args.network;
-    let checked = Checked {
+    let checked = CheckedArgs {
         routes: args.routes()?,
         upstream: args.upstream()?,
         policy: args.policy()?,
         sequencers: args.sequencers.check()?,
         clients: network.bounds(gateway::client_settings())?,
     };
-    network.admit_all(&args.listen, Callers::Encrypted, ANYBODY[0])?;
-    network.admit("--admin", args.admin, Callers::Known, ANYBODY[1])?;
+    network.admit_all(&args.listen, CallerCheck::Encrypted, ANYBODY[0])?;
+    network.admit("--admin", args.admin, CallerCheck::Known, ANYBODY[1])?;
     Ok(checked)
 }
 
 async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
-    let Checked {
+    let CheckedArgs {
         routes,
         upstream,
         policy,
@@ -270,7 +270,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     if !args.expect_marks {
         exposure::private_directory(&args.data)?;
     }
-    let directory = Directory::open(
+    let directory = GatewayDirectory::open(
         &args.data,
         args.jump.bound(args.fence.rule()),
         args.expect_marks,

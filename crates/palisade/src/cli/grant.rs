@@ -12,7 +12,7 @@ use palisade_core::{GrantRef, LockName, Token};
 use palisade_proto::Code;
 use serde_json::json;
 
-use super::args::{AcquireArgs, Grant, LockArgs, ReleaseArgs, RenewArgs, SignArgs};
+use super::args::{AcquireArgs, GrantArgs, LockArgs, ReleaseArgs, RenewArgs, SignArgs};
 use super::failure::{Failure, LOST};
 use super::output::{Out, facts, millis, wall};
 use super::secret;
@@ -226,7 +226,7 @@ fn describe(leases: &[Lease], url: &str, out: Out) -> String {
     format!("{head}\n{}", facts(out, &rows))
 }
 
-impl Grant {
+impl GrantArgs {
     pub(super) fn named(&self) -> Result<GrantRef, Failure> {
         let key = secret::lock_token(self.lock_token_file.as_deref())?;
         Ok(GrantRef {

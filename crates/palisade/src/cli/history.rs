@@ -5,7 +5,7 @@ use palisade_pipeline::clock::wall;
 use palisade_proto::json::{EndRecord, GapRecord, GrantRecord, HistoryReply, RejectionRecord};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::args::Connection;
+use super::args::AuthorityArgs;
 use super::cluster::{failed, nodes};
 use super::failure::Failure;
 use super::help;
@@ -42,7 +42,7 @@ pub(crate) struct HistoryArgs {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
 }
 
 /// An instant as RFC 3339, also from a length of time before now.

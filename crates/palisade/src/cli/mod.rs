@@ -49,9 +49,9 @@ use clap::{Parser, Subcommand};
 use palisade_client::{Client, Options};
 use palisade_proto::Code;
 
-use args::Connection;
+use args::AuthorityArgs;
 use runtime::wait_for;
-use settings::Refused;
+use settings::CommandLineRefused;
 
 pub(crate) use args::{LockArgs, OnDeadline, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
@@ -171,8 +171,8 @@ enum Command {
 pub(crate) fn main() -> ExitCode {
     let cli = match settings::parse(usage::arguments(), &settings::environment) {
         Ok(cli) => cli,
-        Err(Refused::Words(error)) => return usage::refused(&error),
-        Err(Refused::Settings(failure)) => return usage::misconfigured(&failure),
+        Err(CommandLineRefused::Words(error)) => return usage::refused(&error),
+        Err(CommandLineRefused::Settings(failure)) => return usage::misconfigured(&failure),
     };
     let out = Out::new(cli.json);
     match logs::start(&cli).and_then(|()| cli.command.carry_out(out)) {
@@ -257,7 +257,7 @@ impl Command {
     }
 }
 
-impl Connection {
+impl AuthorityArgs {
     /// Only `palisade run` supports Redlock's addresses.
     pub(crate) fn is_redlock(&self) -> bool {
         self.authority.starts_with("redlock://")

@@ -55,7 +55,7 @@ pub(super) struct NetworkArgs {
 
 /// A port must meet this condition before other machines may reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Callers {
+pub(super) enum CallerCheck {
     /// The callers authenticate themselves.
     Known,
     /// The port only needs TLS, which encrypts the callers' credentials. The service behind it authenticates them.
@@ -76,7 +76,7 @@ impl NetworkArgs {
     pub(super) fn admit_all(
         &self,
         listen: &[Listen],
-        callers: Callers,
+        callers: CallerCheck,
         anybody: &str,
     ) -> Result<(), Failure> {
         let mut ports = listen.iter().filter_map(Listen::tcp);
@@ -99,22 +99,22 @@ impl NetworkArgs {
         &self,
         flag: &str,
         at: SocketAddr,
-        callers: Callers,
+        callers: CallerCheck,
         anybody: &str,
     ) -> Result<(), Failure> {
         let proved = match callers {
-            Callers::Known => self.tls_client_ca.is_some(),
-            Callers::Encrypted => self.tls_cert.is_some(),
+            CallerCheck::Known => self.tls_client_ca.is_some(),
+            CallerCheck::Encrypted => self.tls_cert.is_some(),
         };
         if proved || self.insecure || at.ip().to_canonical().is_loopback() {
             return Ok(());
         }
         let (with, why) = match callers {
-            Callers::Known => (
+            CallerCheck::Known => (
                 "--tls-cert FILE --tls-key FILE --tls-client-ca FILE",
                 "nothing shows who they are",
             ),
-            Callers::Encrypted => ("--tls-cert FILE --tls-key FILE", "nothing is encrypted"),
+            CallerCheck::Encrypted => ("--tls-cert FILE --tls-key FILE", "nothing is encrypted"),
         };
         Err(Failure::usage(format!(
             "{flag} {at}: other machines could reach this port and {anybody}, and {why}"

@@ -18,7 +18,7 @@ use palisade_wal::OpenError;
 use serde_json::json;
 
 use super::failure::{FAILED, Failure};
-use super::network::{Callers, NetworkArgs};
+use super::network::{CallerCheck, NetworkArgs};
 use super::output::Out;
 use super::{help, value};
 use crate::serve;
@@ -158,7 +158,7 @@ impl ClusterArgs {
             network.admit(
                 "--peer-listen",
                 peer,
-                Callers::Known,
+                CallerCheck::Known,
                 "read what the nodes tell each other, and change it",
             )?;
         }
@@ -285,9 +285,9 @@ pub(super) fn settings(args: &ServeArgs, json: bool) -> Result<serve::Settings, 
     args.network.admit_all(
         &args.listen,
         if args.access.is_some() {
-            Callers::Encrypted
+            CallerCheck::Encrypted
         } else {
-            Callers::Known
+            CallerCheck::Known
         },
         "take or break any lock",
     )?;

@@ -12,7 +12,7 @@ use palisade_server::shell::{self, Listen, Listeners, Shell};
 use serde_json::json;
 
 use super::failure::{FAILED, Failure};
-use super::network::{Callers, NetworkArgs};
+use super::network::{CallerCheck, NetworkArgs};
 use super::output::{Out, facts};
 use super::reports::ReportArgs;
 use super::{help, value};
@@ -146,7 +146,7 @@ pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
 pub(super) fn check(args: &StoreArgs) -> Result<(Settings, Check, shell::Settings), Failure> {
     args.network.check_tls(&args.listen)?;
     args.network
-        .admit_all(&args.listen, Callers::Known, ANYBODY)?;
+        .admit_all(&args.listen, CallerCheck::Known, ANYBODY)?;
     let settings = Settings::default().with_rule(args.rule());
     let network = shell::Settings {
         hosts: args.network.hosts(std::iter::empty()),

@@ -12,13 +12,13 @@ use palisade_proto::Code;
 use palisade_server::shell::{self, Listen, Listeners, Shell};
 use serde_json::json;
 
-use super::args::Connection;
+use super::args::AuthorityArgs;
 use super::failure::{FAILED, Failure};
-use super::network::{Callers, NetworkArgs};
+use super::network::{CallerCheck, NetworkArgs};
 use super::output::{Out, facts};
 use super::store::JumpArgs;
 use super::{help, value};
-use crate::tfstate::{self, Policy};
+use crate::tfstate::{self, StatePolicy};
 use crate::{data_directory, export, exposure, serve, service};
 
 /// `palisade tfstate`.
@@ -46,7 +46,7 @@ pub(crate) struct TfstateArgs {
     #[arg(long)]
     allow_blind_force_unlock: bool,
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
     #[command(flatten)]
     network: NetworkArgs,
     #[command(flatten)]
@@ -62,9 +62,9 @@ impl TfstateArgs {
         self.network.otlp.as_ref()
     }
 
-    fn policy(&self) -> Policy {
+    fn policy(&self) -> StatePolicy {
         let size = |given: u64| usize::try_from(given).unwrap_or(usize::MAX);
-        Policy {
+        StatePolicy {
             ttl: self.ttl,
             versions: size(self.versions),
             state_bytes: size(self.state_bytes),
@@ -84,7 +84,7 @@ pub(super) fn tfstate(args: &TfstateArgs, out: Out) -> Result<(), Failure> {
 pub(super) fn check(args: &TfstateArgs) -> Result<(Settings, shell::Settings), Failure> {
     args.network.check_tls(&args.listen)?;
     args.network
-        .admit_all(&args.listen, Callers::Encrypted, ANYBODY)?;
+        .admit_all(&args.listen, CallerCheck::Encrypted, ANYBODY)?;
     if args.connection.is_redlock() {
         return Err(super::only_run());
     }
@@ -108,7 +108,7 @@ async fn run(args: &TfstateArgs, out: Out) -> Result<(), Failure> {
         patience: PATIENCE,
         ..Options::default()
     };
-    let callers = tfstate::Callers::new(args.connection.authority.clone(), options);
+    let callers = tfstate::StateCallers::new(args.connection.authority.clone(), options);
     let own = data_directory::own_files(&args.listen, []);
     data_directory::check(&args.data, &own, false).map_err(|error| failed(error.to_string()))?;
     Shell::check(&network).map_err(|error| failed(error.to_string()))?;

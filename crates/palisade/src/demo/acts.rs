@@ -6,7 +6,7 @@ use super::authority::reconcile;
 use super::driver;
 use super::environment::Environment;
 use super::error::Error;
-use super::progress::Progress;
+use super::progress::ProgressLines;
 use super::recorder::{Note, Snapshot};
 use super::report::{Report, check_and_effect};
 use super::schedule::deviation;
@@ -15,7 +15,7 @@ use super::timeline::{Act, ActName, Update};
 
 /// Runs the requested acts, then writes the pictures and prints the result.
 pub(super) async fn run_all(settings: &Settings) -> Result<(), Error> {
-    let progress = Progress::new(settings.json);
+    let progress = ProgressLines::new(settings.json);
     // A temporary folder that only its owner can read. Dropping it removes it.
     let name = format!("palisade-demo-{}-", std::process::id());
     let mut folder = tempfile::Builder::new().prefix(&name).tempdir()?;
@@ -47,7 +47,7 @@ pub(super) async fn run_all(settings: &Settings) -> Result<(), Error> {
 struct Runner<'a> {
     settings: &'a Settings,
     folder: TempDir,
-    progress: Progress,
+    progress: ProgressLines,
     report: Report,
 }
 

@@ -6,24 +6,24 @@ use palisade_client::{Change, Client, Ending, Error, Notice, WatchEvent};
 
 use super::clock::ActClock;
 use super::recorder::Recorder;
-use super::timeline::{Event, Lease, Message, Request, RequestKind};
+use super::timeline::{LeaseChange, LockMessage, LockMessageKind, Message, TimelineEvent};
 use super::worker::LOCK;
 
 /// A client that watches the demo's lock.
 #[derive(Debug)]
-pub(super) struct Watcher {
+pub(super) struct LockWatcher {
     client: Client,
     clock: ActClock,
     recorder: Arc<Recorder>,
 }
 
-impl Watcher {
+impl LockWatcher {
     pub(super) async fn open(
         url: &str,
         clock: ActClock,
         recorder: Arc<Recorder>,
-    ) -> Result<Watcher, Error> {
-        Ok(Watcher {
+    ) -> Result<LockWatcher, Error> {
+        Ok(LockWatcher {
             client: Client::connect(url).await?,
             clock,
             recorder,
@@ -60,9 +60,9 @@ impl Watcher {
             arrived_ms: Some(arrived_ms),
             ..Message::default()
         };
-        self.recorder.record(Event::Request(Request {
+        self.recorder.record(TimelineEvent::Request(LockMessage {
             message,
-            request: RequestKind::Acquire,
+            request: LockMessageKind::Acquire,
             answer: None,
         }));
         Ok(arrived_ms)
@@ -70,9 +70,9 @@ impl Watcher {
 }
 
 /// A change as an event of the timeline. It was durable before it was reported, so `at_ms` is an upper bound.
-fn event_of(at_ms: f64, event: WatchEvent) -> Option<Event> {
+fn event_of(at_ms: f64, event: WatchEvent) -> Option<TimelineEvent> {
     let client = event.client?;
-    let change = |ttl_ms| Lease {
+    let change = |ttl_ms| LeaseChange {
         at_ms,
         client: client.as_str().to_owned(),
         token: event.token.get(),
@@ -81,12 +81,12 @@ fn event_of(at_ms: f64, event: WatchEvent) -> Option<Event> {
     match event.change {
         Change::Granted { ttl } => {
             let ttl_ms = ttl.span().as_millis() as f64;
-            Some(Event::Granted(change(Some(ttl_ms))))
+            Some(TimelineEvent::Granted(change(Some(ttl_ms))))
         }
         Change::Proclaimed | Change::Opened { .. } => None,
         Change::Ended { how, .. } => match how {
-            Ending::Expired => Some(Event::Expired(change(None))),
-            Ending::Released => Some(Event::Released(change(None))),
+            Ending::Expired => Some(TimelineEvent::Expired(change(None))),
+            Ending::Released => Some(TimelineEvent::Released(change(None))),
             _ => None,
         },
     }
@@ -94,10 +94,10 @@ fn event_of(at_ms: f64, event: WatchEvent) -> Option<Event> {
 
 /// Combines the watcher's records with the clients' answers. A change happened no later than the earlier of the two: a
 /// grant is no later than its answer, and the end of a lease no later than the next grant.
-pub(super) fn reconcile(events: &mut [Event]) {
-    let mut answers: Vec<(RequestKind, String, f64)> = Vec::new();
+pub(super) fn reconcile(events: &mut [TimelineEvent]) {
+    let mut answers: Vec<(LockMessageKind, String, f64)> = Vec::new();
     for event in events.iter() {
-        if let Event::Request(Request {
+        if let TimelineEvent::Request(LockMessage {
             message, request, ..
         }) = event
         {
@@ -108,32 +108,36 @@ pub(super) fn reconcile(events: &mut [Event]) {
     let (mut grants, mut happened) = (Vec::new(), Vec::new());
     for event in events.iter_mut() {
         let (kind, lease) = match event {
-            Event::Granted(lease) => (RequestKind::Acquire, lease),
-            Event::Released(lease) => (RequestKind::Release, lease),
+            TimelineEvent::Granted(lease) => (LockMessageKind::Acquire, lease),
+            TimelineEvent::Released(lease) => (LockMessageKind::Release, lease),
             _ => continue,
         };
         let own = answers
             .iter()
             .filter(|(what, who, _)| *what == kind && *who == lease.client);
         lease.at_ms = own.fold(lease.at_ms, |first, (.., answered)| first.min(*answered));
-        if kind == RequestKind::Acquire {
+        if kind == LockMessageKind::Acquire {
             grants.push((lease.token, lease.at_ms));
         }
     }
     for event in events.iter_mut() {
-        if let Event::Expired(lease) | Event::Released(lease) = event {
+        if let TimelineEvent::Expired(lease) | TimelineEvent::Released(lease) = event {
             let later = grants.iter().filter(|(next, _)| *next > lease.token);
             lease.at_ms = later.fold(lease.at_ms, |first, (_, granted)| first.min(*granted));
         }
         match event {
-            Event::Granted(lease) => happened.push((RequestKind::Acquire, lease.clone())),
-            Event::Released(lease) => happened.push((RequestKind::Release, lease.clone())),
+            TimelineEvent::Granted(lease) => {
+                happened.push((LockMessageKind::Acquire, lease.clone()))
+            }
+            TimelineEvent::Released(lease) => {
+                happened.push((LockMessageKind::Release, lease.clone()))
+            }
             _ => {}
         }
     }
     // The lock service decided a request when the requested change happened.
     for event in events.iter_mut() {
-        if let Event::Request(Request {
+        if let TimelineEvent::Request(LockMessage {
             message, request, ..
         }) = event
         {
@@ -147,40 +151,40 @@ pub(super) fn reconcile(events: &mut [Event]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::timeline::Answer;
+    use crate::demo::timeline::LockAnswer;
 
-    fn asked(client: &str, answered: f64) -> Event {
+    fn asked(client: &str, answered: f64) -> TimelineEvent {
         let message = Message {
             client: client.into(),
             answered_ms: Some(answered),
             ..Message::default()
         };
-        Event::Request(Request {
+        TimelineEvent::Request(LockMessage {
             message,
-            request: RequestKind::Acquire,
-            answer: Some(Answer::Done),
+            request: LockMessageKind::Acquire,
+            answer: Some(LockAnswer::Done),
         })
     }
 
     #[test]
     fn a_client_that_learns_of_its_grant_before_the_watcher_bounds_grant_and_expiry() {
-        let lease = |at_ms, client: &str, token| Lease {
+        let lease = |at_ms, client: &str, token| LeaseChange {
             at_ms,
             client: client.to_owned(),
             token,
             ttl_ms: None,
         };
         let mut events = vec![
-            Event::Granted(lease(1.0, "A", 1)),
-            Event::Expired(lease(10.5, "A", 1)),
-            Event::Granted(lease(10.6, "B", 2)),
+            TimelineEvent::Granted(lease(1.0, "A", 1)),
+            TimelineEvent::Expired(lease(10.5, "A", 1)),
+            TimelineEvent::Granted(lease(10.6, "B", 2)),
             asked("A", 1.5),
             asked("B", 10.4),
         ];
         reconcile(&mut events);
-        let decided = |event: &Event| match event {
-            Event::Granted(lease) | Event::Expired(lease) => Some(lease.at_ms),
-            Event::Request(request) => request.message.decided_ms,
+        let decided = |event: &TimelineEvent| match event {
+            TimelineEvent::Granted(lease) | TimelineEvent::Expired(lease) => Some(lease.at_ms),
+            TimelineEvent::Request(request) => request.message.decided_ms,
             _ => None,
         };
         let times: Vec<f64> = events.iter().filter_map(decided).collect();

@@ -11,22 +11,25 @@
 use super::authority::reconcile;
 use super::environment::{Environment, PATIENCE};
 use super::network::Barrier;
-use super::progress::Progress;
+use super::progress::ProgressLines;
 use super::recorder::{Note, Snapshot};
-use super::timeline::{ActName, Lease, OperationKind, duration};
+use super::timeline::{ActName, LeaseChange, OperationKind, duration};
 use super::worker::Breakpoint;
 
 /// Why an act stopped early: a sentence. The act is then inconclusive.
-type Failure = String;
+type Inconclusive = String;
 
 /// Runs an act while its lock is watched.
-pub(super) async fn run(environment: &mut Environment, progress: Progress) -> Result<(), Failure> {
+pub(super) async fn run(
+    environment: &mut Environment,
+    progress: ProgressLines,
+) -> Result<(), Inconclusive> {
     let watching = environment
         .watcher
         .watch()
         .await
         .map_err(|error| error.to_string())?;
-    let mut driver = Driver {
+    let mut driver = ActDriver {
         environment,
         progress,
     };
@@ -36,13 +39,13 @@ pub(super) async fn run(environment: &mut Environment, progress: Progress) -> Re
     }
 }
 
-struct Driver<'a> {
+struct ActDriver<'a> {
     environment: &'a mut Environment,
-    progress: Progress,
+    progress: ProgressLines,
 }
 
-impl Driver<'_> {
-    async fn run(&mut self) -> Result<(), Failure> {
+impl ActDriver<'_> {
+    async fn run(&mut self) -> Result<(), Inconclusive> {
         match self.environment.act {
             ActName::Unfenced => self.paused_before_it_sent().await,
             ActName::Textbook | ActName::Claim => self.delayed_in_the_network().await,
@@ -50,7 +53,7 @@ impl Driver<'_> {
     }
 
     /// A is stopped between the check of its lease and its write, and writes after it continues.
-    async fn paused_before_it_sent(&mut self) -> Result<(), Failure> {
+    async fn paused_before_it_sent(&mut self) -> Result<(), Inconclusive> {
         let progress = self.progress;
         self.environment
             .start_worker("A", Breakpoint::Checked, None)
@@ -74,7 +77,7 @@ impl Driver<'_> {
     }
 
     /// A's write is sent in time, delayed in the network, and arrives after B has read.
-    async fn delayed_in_the_network(&mut self) -> Result<(), Failure> {
+    async fn delayed_in_the_network(&mut self) -> Result<(), Inconclusive> {
         let progress = self.progress;
         let barrier = Barrier::closed();
         self.environment
@@ -116,14 +119,14 @@ impl Driver<'_> {
     }
 
     /// Stops A.
-    async fn pause_a(&mut self, when: &str) -> Result<f64, Failure> {
+    async fn pause_a(&mut self, when: &str) -> Result<f64, Inconclusive> {
         let paused = self.environment.pause("A").await.map_err(words)?;
         self.progress
             .at(paused, &format!("A is stopped (SIGSTOP) {when}"));
         Ok(paused)
     }
 
-    fn resume_a(&mut self, paused: f64) -> Result<(), Failure> {
+    fn resume_a(&mut self, paused: f64) -> Result<(), Inconclusive> {
         let resumed = self.environment.resume("A", paused).map_err(words)?;
         self.progress.at(
             resumed,
@@ -133,7 +136,7 @@ impl Driver<'_> {
     }
 
     /// B waits in the lock's queue until A's lease has expired, is granted the lock, reads, and thinks.
-    async fn lock_passes_to_b(&mut self) -> Result<(), Failure> {
+    async fn lock_passes_to_b(&mut self) -> Result<(), Inconclusive> {
         self.short_pause().await;
         self.environment
             .start_worker("B", Breakpoint::Read, None)
@@ -163,7 +166,7 @@ impl Driver<'_> {
     }
 
     /// Waits until both the lock service and the client have recorded the grant: together they bound its time.
-    async fn granted(&mut self, client: &str) -> Result<(), Failure> {
+    async fn granted(&mut self, client: &str) -> Result<(), Inconclusive> {
         let what = format!("the grant to {client}");
         let granted = |snapshot: &Snapshot| {
             snapshot
@@ -181,7 +184,7 @@ impl Driver<'_> {
             self.progress
                 .at(expired, "the lease of A has expired at the lock service");
         }
-        if let Some(Lease { at_ms, token, .. }) = snapshot.granted(client) {
+        if let Some(LeaseChange { at_ms, token, .. }) = snapshot.granted(client) {
             let ttl = duration(self.ttl_ms());
             self.progress.at(
                 *at_ms,
@@ -192,7 +195,7 @@ impl Driver<'_> {
     }
 
     /// Waits for this note of the client, or of the network about it.
-    async fn noted(&self, client: &str, note: Note) -> Result<Snapshot, Failure> {
+    async fn noted(&self, client: &str, note: Note) -> Result<Snapshot, Inconclusive> {
         let what = match note {
             Note::Held => format!("the write of {client}"),
             Note::Breakpoint => format!("the next step of {client}"),
@@ -208,7 +211,7 @@ impl Driver<'_> {
     }
 
     /// B writes and releases. The watcher of the lock service sees the release last.
-    async fn b_writes(&mut self) -> Result<(), Failure> {
+    async fn b_writes(&mut self) -> Result<(), Inconclusive> {
         self.short_pause().await;
         self.environment.pass_breakpoint("B").map_err(words)?;
         let snapshot = self.noted("B", Note::Done).await?;
@@ -236,6 +239,6 @@ impl Driver<'_> {
     }
 }
 
-fn words(error: std::io::Error) -> Failure {
+fn words(error: std::io::Error) -> Inconclusive {
     error.to_string()
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::authority::Watcher;
+use super::authority::LockWatcher;
 use super::clock::ActClock;
 use super::error::Error;
-use super::network::{Barrier, Network};
+use super::network::{Barrier, StoreRoutes};
 use super::process::Process;
 use super::recorder::{Note, Recorder};
-use super::timeline::{ActName, Event, Period};
+use super::timeline::{ActName, Period, TimelineEvent};
 use super::worker::{Assignment, Breakpoint};
 
 /// The running processes of one act. Dropping it ends them all.
@@ -24,16 +24,16 @@ pub(super) struct Environment {
     pub(super) ttl: Duration,
     pub(super) clock: ActClock,
     pub(super) recorder: Arc<Recorder>,
-    pub(super) network: Network,
-    pub(super) watcher: Watcher,
+    pub(super) network: StoreRoutes,
+    pub(super) watcher: LockWatcher,
     workers: Vec<(String, Process)>,
-    servers: [Server; 2],
+    servers: [DemoServer; 2],
     folder: PathBuf,
 }
 
 /// A server of this program, and its address.
 #[derive(Debug)]
-struct Server {
+struct DemoServer {
     process: Process,
     role: &'static str,
     address: String,
@@ -51,16 +51,16 @@ impl Environment {
             ActName::Textbook => &["--fence", "textbook"],
             ActName::Claim => &[],
         };
-        let serve = Server::start("serve", &[], &folder).await?;
-        let store = Server::start("store", mode, &folder).await?;
+        let serve = DemoServer::start("serve", &[], &folder).await?;
+        let store = DemoServer::start("store", mode, &folder).await?;
         let (clock, recorder) = (ActClock::start(), Arc::new(Recorder::new()));
-        let network = Network::new(store.address.clone(), clock, Arc::clone(&recorder));
+        let network = StoreRoutes::new(store.address.clone(), clock, Arc::clone(&recorder));
         network
             .read_content()
             .await
             .map_err(|error| Error::start("store", &error.to_string()))?;
         let url = format!("http://{}", serve.address);
-        let watcher = Watcher::open(&url, clock, Arc::clone(&recorder)).await;
+        let watcher = LockWatcher::open(&url, clock, Arc::clone(&recorder)).await;
         let watcher = watcher.map_err(|error| Error::start("serve", &format!("{error:#}")))?;
         let servers = [serve, store];
         Ok(Environment {
@@ -115,7 +115,7 @@ impl Environment {
         let to_ms = self.clock.now_ms();
         self.worker(client)?.resume()?;
         let client = client.to_owned();
-        self.recorder.record(Event::Paused(Period {
+        self.recorder.record(TimelineEvent::Paused(Period {
             from_ms,
             to_ms: Some(to_ms),
             client,
@@ -160,9 +160,9 @@ impl Environment {
     }
 }
 
-impl Server {
+impl DemoServer {
     /// Starts `palisade serve` or `palisade store` and waits until it prints its address.
-    async fn start(role: &'static str, more: &[&str], folder: &Path) -> Result<Server, Error> {
+    async fn start(role: &'static str, more: &[&str], folder: &Path) -> Result<DemoServer, Error> {
         let data = folder.join(format!("{role}-data"));
         let data = data.to_string_lossy();
         let log = folder.join(format!("{role}.log"));
@@ -182,7 +182,7 @@ impl Server {
             .and_then(|line| serde_json::from_str(&line).ok());
         let url = first.as_ref().and_then(|line| line["url"].as_str());
         match url.and_then(|url| url.strip_prefix("http://")) {
-            Some(address) => Ok(Server {
+            Some(address) => Ok(DemoServer {
                 address: address.to_owned(),
                 process,
                 role,

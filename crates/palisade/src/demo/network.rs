@@ -23,13 +23,13 @@ use tokio::task::JoinSet;
 use super::clock::ActClock;
 use super::http::{self, Message as Http, items};
 use super::recorder::{Note, Recorder};
-use super::timeline::{Admission, Content, Event, Message, Operation, OperationKind};
+use super::timeline::{Content, Message, OperationKind, ResourceMessage, Ruling, TimelineEvent};
 use super::worker::{FILE, RESOURCE};
 
 /// All routes to one store. Dropping it closes them.
 #[derive(Debug)]
-pub(super) struct Network {
-    store: Arc<Store>,
+pub(super) struct StoreRoutes {
+    store: Arc<RoutedStore>,
     routes: JoinSet<()>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Barrier(watch::Sender<bool>);
 
 /// The store, and its content when last seen.
 #[derive(Debug)]
-struct Store {
+struct RoutedStore {
     address: String,
     clock: ActClock,
     recorder: Arc<Recorder>,
@@ -62,15 +62,15 @@ impl Barrier {
     }
 }
 
-impl Network {
-    pub(super) fn new(address: String, clock: ActClock, recorder: Arc<Recorder>) -> Network {
-        let store = Store {
+impl StoreRoutes {
+    pub(super) fn new(address: String, clock: ActClock, recorder: Arc<Recorder>) -> StoreRoutes {
+        let store = RoutedStore {
             address,
             clock,
             recorder,
             seen: Mutex::new(None),
         };
-        Network {
+        StoreRoutes {
             store: Arc::new(store),
             routes: JoinSet::new(),
         }
@@ -104,7 +104,7 @@ impl Network {
     }
 }
 
-impl Store {
+impl RoutedStore {
     /// Forwards one request, and its answer.
     async fn carry(
         &self,
@@ -129,13 +129,14 @@ impl Store {
             ..message
         };
         let (token, value) = (token(&request), written(&request));
-        self.recorder.record(Event::Operation(Operation {
-            message,
-            operation: kind,
-            token,
-            value,
-            verdict,
-        }));
+        self.recorder
+            .record(TimelineEvent::Operation(ResourceMessage {
+                message,
+                operation: kind,
+                token,
+                value,
+                verdict,
+            }));
         if kind != OperationKind::Read {
             self.observe(&mut seen, decided_ms.unwrap_or_default())
                 .await?;
@@ -196,7 +197,8 @@ impl Store {
                 items,
                 highest,
             };
-            self.recorder.record(Event::Content(content.clone()));
+            self.recorder
+                .record(TimelineEvent::Content(content.clone()));
             *seen = Some(content);
         }
         Ok(())
@@ -241,17 +243,17 @@ fn written(request: &Http) -> Option<String> {
 }
 
 /// The verdict, read from the answer. A store without a fence reports no highest token.
-fn verdict(kind: OperationKind, request: &Http, answer: &Http) -> Option<Admission> {
+fn verdict(kind: OperationKind, request: &Http, answer: &Http) -> Option<Ruling> {
     let body = answer.json();
     let checked = match kind {
         OperationKind::Read => token(request).is_some(),
         OperationKind::Claim | OperationKind::Write => body["highest"].is_u64(),
     };
     match (answer.status(), kind) {
-        (412, _) => body["error"]["highest"].as_u64().map(Admission::Rejected),
+        (412, _) => body["error"]["highest"].as_u64().map(Ruling::Rejected),
         // A read of a list that was never written gets 404.
-        (200, _) | (404, OperationKind::Read) if checked => Some(Admission::Admitted),
-        (200, _) | (404, OperationKind::Read) => Some(Admission::Unchecked),
+        (200, _) | (404, OperationKind::Read) if checked => Some(Ruling::Admitted),
+        (200, _) | (404, OperationKind::Read) => Some(Ruling::Unchecked),
         _ => None,
     }
 }

@@ -7,13 +7,13 @@ use super::timeline::{OperationKind, duration, label};
 
 /// Progress for people; silent when the output is JSON.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressLines {
     silent: bool,
 }
 
-impl Progress {
-    pub(super) fn new(silent: bool) -> Progress {
-        Progress { silent }
+impl ProgressLines {
+    pub(super) fn new(silent: bool) -> ProgressLines {
+        ProgressLines { silent }
     }
 
     /// Prints a line.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::timeline::{Event, Lease, Operation, OperationKind, Period, RequestKind, merge};
+use super::timeline::{
+    LeaseChange, LockMessageKind, OperationKind, Period, ResourceMessage, TimelineEvent, merge,
+};
 
 /// A line that a worker prints on its standard output, as one JSON value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,7 +18,7 @@ pub(super) enum Note {
     Record {
         /// The event.
         #[serde(rename = "record")]
-        event: Event,
+        event: TimelineEvent,
     },
     /// The guard confirmed that the lease still holds.
     Checked {
@@ -54,7 +56,7 @@ pub(super) enum Note {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     /// The timeline's events; the two halves of each message are joined.
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<TimelineEvent>,
     notes: Vec<(String, Note)>,
 }
 
@@ -74,7 +76,7 @@ impl Recorder {
     }
 
     /// Adds an event of the timeline.
-    pub(super) fn record(&self, event: Event) {
+    pub(super) fn record(&self, event: TimelineEvent) {
         let mut state = self.lock();
         state.events.push(event);
         state.events = merge(std::mem::take(&mut state.events));
@@ -143,9 +145,9 @@ impl Snapshot {
     }
 
     /// The client's operation of this kind. Each worker does each kind once.
-    pub(super) fn operation(&self, client: &str, kind: OperationKind) -> Option<&Operation> {
+    pub(super) fn operation(&self, client: &str, kind: OperationKind) -> Option<&ResourceMessage> {
         self.events.iter().find_map(|event| match event {
-            Event::Operation(operation)
+            TimelineEvent::Operation(operation)
                 if operation.message.client == client && operation.operation == kind =>
             {
                 Some(operation)
@@ -155,9 +157,9 @@ impl Snapshot {
     }
 
     /// The grant of the lock to this client.
-    pub(super) fn granted(&self, client: &str) -> Option<&Lease> {
+    pub(super) fn granted(&self, client: &str) -> Option<&LeaseChange> {
         self.events.iter().find_map(|event| match event {
-            Event::Granted(lease) if lease.client == client => Some(lease),
+            TimelineEvent::Granted(lease) if lease.client == client => Some(lease),
             _ => None,
         })
     }
@@ -165,8 +167,9 @@ impl Snapshot {
     /// Whether this client has recorded the answer to its request for the lock.
     pub(super) fn asked(&self, client: &str) -> bool {
         self.events.iter().any(|event| match event {
-            Event::Request(request) => {
-                let acquired = request.request == RequestKind::Acquire && request.answer.is_some();
+            TimelineEvent::Request(request) => {
+                let acquired =
+                    request.request == LockMessageKind::Acquire && request.answer.is_some();
                 acquired && request.message.client == client
             }
             _ => false,
@@ -176,7 +179,7 @@ impl Snapshot {
     /// When this client's lease expired at the lock service.
     pub(super) fn expired(&self, client: &str) -> Option<f64> {
         self.events.iter().find_map(|event| match event {
-            Event::Expired(lease) if lease.client == client => Some(lease.at_ms),
+            TimelineEvent::Expired(lease) if lease.client == client => Some(lease.at_ms),
             _ => None,
         })
     }
@@ -184,7 +187,7 @@ impl Snapshot {
     /// When the lock service reported this client's release.
     pub(super) fn released(&self, client: &str) -> Option<f64> {
         self.events.iter().find_map(|event| match event {
-            Event::Released(lease) if lease.client == client => Some(lease.at_ms),
+            TimelineEvent::Released(lease) if lease.client == client => Some(lease.at_ms),
             _ => None,
         })
     }
@@ -192,7 +195,7 @@ impl Snapshot {
     /// When this client was stopped.
     pub(super) fn paused(&self, client: &str) -> Option<&Period> {
         self.events.iter().find_map(|event| match event {
-            Event::Paused(period) if period.client == client => Some(period),
+            TimelineEvent::Paused(period) if period.client == client => Some(period),
             _ => None,
         })
     }

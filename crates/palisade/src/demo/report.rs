@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::environment::Environment;
 use super::error::Error;
-use super::progress::Progress;
+use super::progress::ProgressLines;
 use super::recorder::Snapshot;
 use super::settings::Settings;
 use super::timeline::{
-    Act, ActName, Admission, OperationKind, Outcome, Update, duration, html, svg,
+    Act, ActName, ActOutcome, OperationKind, Ruling, Update, duration, html, svg,
 };
 
 /// The names of the pictures.
@@ -57,11 +57,11 @@ impl Report {
     }
 
     /// Adds an act and prints its result. A second attempt replaces the first.
-    pub(super) fn add(&mut self, act: Act, progress: Progress) {
+    pub(super) fn add(&mut self, act: Act, progress: ProgressLines) {
         let outcome = match act.verdict.outcome() {
-            Outcome::Lost => "lost",
-            Outcome::Kept => "kept",
-            Outcome::Incomplete => "inconclusive",
+            ActOutcome::Lost => "lost",
+            ActOutcome::Kept => "kept",
+            ActOutcome::Incomplete => "inconclusive",
         };
         let lost = act.verdict.lost().into_iter().cloned().collect();
         let headline = act.verdict.headline();
@@ -76,12 +76,12 @@ impl Report {
     }
 
     /// Writes the pictures and prints the summary.
-    pub(super) fn finish(&self, settings: &Settings, progress: Progress) -> Result<(), Error> {
+    pub(super) fn finish(&self, settings: &Settings, progress: ProgressLines) -> Result<(), Error> {
         let acts: Vec<Act> = self.acts.iter().map(|result| result.act.clone()).collect();
         write(&self.html, &html(&acts))?;
         write(&self.svg, &svg(&acts))?;
         if settings.json {
-            Progress::new(false).line(&serde_json::to_string(self)?);
+            ProgressLines::new(false).line(&serde_json::to_string(self)?);
         }
         progress.line(&self.summary(settings));
         self.acts.iter().try_for_each(ActResult::verify)
@@ -146,7 +146,7 @@ pub(super) fn check_and_effect(snapshot: &Snapshot) -> Option<String> {
     let decided = write.message.decided_ms?;
     let late = decided - snapshot.expired("A")?;
     let effect = match write.verdict? {
-        Admission::Rejected(_) => "was rejected",
+        Ruling::Rejected(_) => "was rejected",
         _ => "took effect",
     };
     Some(format!(
@@ -188,9 +188,9 @@ fn is_as_expected(act: &Act) -> bool {
         .map(|update| update.client.as_str())
         .collect();
     match (act.name, act.verdict.outcome()) {
-        (ActName::Unfenced, Outcome::Lost) => lost == ["B"],
-        (ActName::Textbook, Outcome::Lost) => lost == ["A"],
-        (ActName::Claim, Outcome::Kept) => act
+        (ActName::Unfenced, ActOutcome::Lost) => lost == ["B"],
+        (ActName::Textbook, ActOutcome::Lost) => lost == ["A"],
+        (ActName::Claim, ActOutcome::Kept) => act
             .verdict
             .rejected
             .iter()

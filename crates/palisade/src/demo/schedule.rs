@@ -1,7 +1,7 @@
 //! Checks whether an act followed its schedule, from the recorded times only.
 
 use super::recorder::Snapshot;
-use super::timeline::{ActName, Operation, OperationKind};
+use super::timeline::{ActName, OperationKind, ResourceMessage};
 
 /// How the act deviated from its schedule, if it did. An act with a deviation proves nothing.
 pub(super) fn deviation(act: ActName, snapshot: &Snapshot) -> Option<String> {
@@ -35,10 +35,10 @@ fn check(act: ActName, snapshot: &Snapshot) -> Result<(), String> {
         return Err("A’s lease had expired when A checked it".to_owned());
     }
     let (late, write) = (
-        Times::of(snapshot, "A", OperationKind::Write)?,
-        Times::of(snapshot, "B", OperationKind::Write)?,
+        OperationTimes::of(snapshot, "A", OperationKind::Write)?,
+        OperationTimes::of(snapshot, "B", OperationKind::Write)?,
     );
-    let read = Times::of(snapshot, "B", OperationKind::Read)?;
+    let read = OperationTimes::of(snapshot, "B", OperationKind::Read)?;
     if act == ActName::Unfenced {
         return in_order(&[
             ("B’s write", write.decided),
@@ -58,19 +58,23 @@ fn check(act: ActName, snapshot: &Snapshot) -> Result<(), String> {
 }
 
 /// The times of an operation, all of them known.
-struct Times {
+struct OperationTimes {
     sent: f64,
     arrived: f64,
     decided: f64,
     answered: f64,
 }
 
-impl Times {
-    fn of(snapshot: &Snapshot, client: &str, kind: OperationKind) -> Result<Times, String> {
-        let all = |operation: &Operation| {
+impl OperationTimes {
+    fn of(
+        snapshot: &Snapshot,
+        client: &str,
+        kind: OperationKind,
+    ) -> Result<OperationTimes, String> {
+        let all = |operation: &ResourceMessage| {
             let message = &operation.message;
             let (sent, arrived) = (message.sent_ms?, message.arrived_ms?);
-            Some(Times {
+            Some(OperationTimes {
                 sent,
                 arrived,
                 decided: message.decided_ms?,
@@ -104,7 +108,7 @@ fn in_order(times: &[(&str, f64)]) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::demo::recorder::{Note, Recorder};
-    use crate::demo::timeline::{Act, Event, Message};
+    use crate::demo::timeline::{Act, Message, TimelineEvent};
 
     /// The events of a recorded act, and A's check right before its write.
     fn recorded(text: &str) -> Snapshot {
@@ -127,7 +131,7 @@ mod tests {
 
     fn late_write(snapshot: &mut Snapshot) -> &mut Message {
         let found = snapshot.events.iter_mut().find_map(|event| match event {
-            Event::Operation(operation) => {
+            TimelineEvent::Operation(operation) => {
                 let write =
                     operation.operation == OperationKind::Write && operation.message.client == "A";
                 write.then_some(&mut operation.message)

@@ -16,7 +16,7 @@ use palisade_fence::store::{OpenError, Settings, Store};
 
 /// An open gateway directory.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct GatewayDirectory {
     dir: PathBuf,
     store: Store,
     start: Start,
@@ -24,7 +24,7 @@ pub(crate) struct Directory {
 
 /// Why a directory could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DirectoryError {
+pub(crate) enum GatewayDirectoryError {
     #[error("{}", .0.report())]
     Marks(OpenError),
     #[error(
@@ -36,21 +36,21 @@ pub(crate) enum DirectoryError {
     Io(#[from] io::Error),
 }
 
-impl Directory {
+impl GatewayDirectory {
     /// Opens a directory. Creates it unless `expected` is set (rule F7: lost marks must not look like a new
     /// gateway). The directory belongs to this process until it is dropped.
     pub(crate) fn open(
         dir: &Path,
         rule: Rule,
         expected: bool,
-    ) -> Result<Directory, DirectoryError> {
+    ) -> Result<GatewayDirectory, GatewayDirectoryError> {
         let new = !marks(dir).exists();
         if new && expected {
-            return Err(DirectoryError::Lost);
+            return Err(GatewayDirectoryError::Lost);
         }
         fs::create_dir_all(dir)?;
         let store = Store::open(&marks(dir), &Settings::default().with_rule(rule));
-        let store = store.map_err(DirectoryError::Marks)?;
+        let store = store.map_err(GatewayDirectoryError::Marks)?;
         let clean = match fs::remove_file(ended_cleanly(dir)) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => new,
@@ -59,7 +59,7 @@ impl Directory {
         // Durable before the first write: from here on, the next start notices a crash.
         File::open(dir)?.sync_all()?;
         let start = if clean { Start::Clean } else { Start::Unclean };
-        Ok(Directory {
+        Ok(GatewayDirectory {
             dir: dir.to_owned(),
             store,
             start,

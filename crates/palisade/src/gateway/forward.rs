@@ -172,7 +172,7 @@ impl Inner {
         };
         (head.uri, head.version) = (uri, Version::HTTP_11);
         let peer = head.extensions.get::<Peer>();
-        let client = headers::Client {
+        let client = headers::OriginalClient {
             address: peer.and_then(|peer| peer.origin.ip()),
             scheme: self.upstream.clients,
         };

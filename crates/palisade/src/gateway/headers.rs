@@ -8,7 +8,7 @@ use palisade_server::shell::remove_hop_by_hop;
 
 /// The client of a request, for the upstream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Client {
+pub(super) struct OriginalClient {
     /// `None`: a program of this machine, over a Unix socket.
     pub(super) address: Option<IpAddr>,
     /// `http` or `https`.
@@ -20,7 +20,11 @@ pub(super) struct Client {
 /// The gateway replaces the client's claims about its own address by the address that it sees, because services use the first
 /// address, the last one or that of another header. A program at the gateway's Unix socket is a proxy on this machine, and is
 /// trusted.
-pub(super) fn for_upstream(headers: &mut HeaderMap, upstream: &HeaderValue, client: Client) {
+pub(super) fn for_upstream(
+    headers: &mut HeaderMap,
+    upstream: &HeaderValue,
+    client: OriginalClient,
+) {
     remove_hop_by_hop(headers);
     // The gateway has already answered it.
     headers.remove(EXPECT);
@@ -84,7 +88,10 @@ mod tests {
     use super::*;
 
     /// The headers that the upstream gets for these, in order.
-    fn sent(given: &[(&'static str, &'static str)], client: Client) -> Vec<(String, String)> {
+    fn sent(
+        given: &[(&'static str, &'static str)],
+        client: OriginalClient,
+    ) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();
         for (name, value) in given {
             headers.append(*name, HeaderValue::from_static(value));
@@ -110,7 +117,7 @@ mod tests {
             .collect()
     }
 
-    const LOCAL: Client = Client {
+    const LOCAL: OriginalClient = OriginalClient {
         address: None,
         scheme: "http",
     };
@@ -177,7 +184,7 @@ mod tests {
             ("::ffff:10.0.0.7", "10.0.0.7", "10.0.0.7"),
             ("2001:db8::1", "2001:db8::1", "\"[2001:db8::1]\""),
         ] {
-            let client = Client {
+            let client = OriginalClient {
                 address: Some(address.parse().unwrap()),
                 scheme: "http",
             };

@@ -43,13 +43,13 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_layer::Layer as _;
 
-pub(crate) use directory::{Directory, marks};
+pub(crate) use directory::{GatewayDirectory, marks};
 pub(crate) use forward::{Timeouts, Upstream};
 
 /// The parts of a gateway.
 #[derive(Debug)]
 pub(crate) struct Gateway {
-    pub(crate) directory: Directory,
+    pub(crate) directory: GatewayDirectory,
     pub(crate) routes: Routes,
     pub(crate) upstream: Upstream,
     pub(crate) policy: Policy,

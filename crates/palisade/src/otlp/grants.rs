@@ -12,11 +12,11 @@ use palisade_pipeline::Handle;
 use tokio::sync::mpsc;
 
 use super::counters::DROPPED;
-use super::span::{Parent, now, number, text};
+use super::span::{ParentSpan, now, number, text};
 
 /// A grant of a caller whose trace is recorded.
-pub(super) struct Held {
-    pub(super) parent: Parent,
+pub(super) struct TracedGrant {
+    pub(super) parent: ParentSpan,
     pub(super) lock: String,
     pub(super) client: String,
     pub(super) token: u64,
@@ -24,7 +24,7 @@ pub(super) struct Held {
     pub(super) since: SystemTime,
 }
 
-impl Held {
+impl TracedGrant {
     fn span(&self, start: SystemTime, end: SystemTime, ending: &str, reason: Option<&str>) -> Span {
         let mut attributes: Vec<KeyValue> = vec![
             text("palisade.lock", &*self.lock),
@@ -38,7 +38,7 @@ impl Held {
 }
 
 /// The end of a grant.
-struct Ended {
+struct EndedGrant {
     /// The number that names the grant; locks of a set have the same.
     grant: u64,
     lock: Box<str>,
@@ -48,13 +48,13 @@ struct Ended {
     lasted: Duration,
 }
 
-impl Ended {
+impl EndedGrant {
     /// `None` for an event that ends no grant.
-    fn of(event: &Event) -> Option<Ended> {
+    fn of(event: &Event) -> Option<EndedGrant> {
         let Change::Ended { how, reason, .. } = &event.change else {
             return None;
         };
-        Some(Ended {
+        Some(EndedGrant {
             grant: event.shared.map_or(event.token, |id| id.0).get(),
             lock: event.lock.as_str().into(),
             how: *how,
@@ -64,7 +64,7 @@ impl Ended {
         })
     }
 
-    fn span(&self, held: &Held) -> Span {
+    fn span(&self, held: &TracedGrant) -> Span {
         let start = self.at.checked_sub(self.lasted).unwrap_or(self.at);
         held.span(start, self.at, ending(self.how), self.reason.as_deref())
     }
@@ -82,15 +82,15 @@ fn ending(how: Ending) -> &'static str {
 
 /// The grants that last, by number. Their memory is bounded.
 #[derive(Default)]
-pub(super) struct Grants {
-    last: BTreeMap<u64, Held>,
+pub(super) struct OpenGrants {
+    last: BTreeMap<u64, TracedGrant>,
     /// The latest ends, for a grant that ends before its request is answered.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<EndedGrant>,
 }
 
-impl Grants {
+impl OpenGrants {
     /// Keeps a grant until its end; the span, if that has come already. The oldest makes room.
-    pub(super) fn granted(&mut self, grant: u64, held: Held) -> Option<Span> {
+    pub(super) fn granted(&mut self, grant: u64, held: TracedGrant) -> Option<Span> {
         let mut ended = self.ended.iter();
         if let Some(ended) = ended.find(|ended| ended.grant == grant && *ended.lock == *held.lock) {
             return Some(ended.span(&held));
@@ -104,7 +104,7 @@ impl Grants {
         None
     }
 
-    fn ended(&mut self, ended: Ended) -> Option<Span> {
+    fn ended(&mut self, ended: EndedGrant) -> Option<Span> {
         let last = self.last.get(&ended.grant);
         if last.is_some_and(|held| *held.lock == *ended.lock) {
             return Some(ended.span(&self.last.remove(&ended.grant)?));
@@ -128,7 +128,7 @@ impl Grants {
 /// The state that the layer shares with the tasks.
 pub(super) struct Shared {
     pub(super) queue: mpsc::Sender<Span>,
-    pub(super) grants: Mutex<Grants>,
+    pub(super) grants: Mutex<OpenGrants>,
 }
 
 impl Shared {
@@ -139,7 +139,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn grants(&self) -> MutexGuard<'_, Grants> {
+    pub(super) fn grants(&self) -> MutexGuard<'_, OpenGrants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -165,7 +165,7 @@ fn catch_up(handle: &Handle, shared: &Shared, mut seen: u64) -> u64 {
         let since = handle.since(seen);
         let batches = since.batches.iter().flat_map(|batch| batch.iter());
         for event in batches.filter(|event| event.revision > seen) {
-            if let Some(ended) = Ended::of(event) {
+            if let Some(ended) = EndedGrant::of(event) {
                 let span = shared.grants().ended(ended);
                 if let Some(span) = span {
                     shared.send(span);

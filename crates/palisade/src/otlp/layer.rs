@@ -15,8 +15,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::grants::{Held, Shared};
-use super::span::{Parent, now, number, text};
+use super::grants::{Shared, TracedGrant};
+use super::span::{ParentSpan, now, number, text};
 
 /// The layer of the process's log.
 pub(crate) struct SpanLayer(Arc<Shared>);
@@ -43,7 +43,7 @@ const FENCES: &str = "palisade_fence::audit";
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let mut fields = Fields::default();
+        let mut fields = FieldValues::default();
         attributes.record(&mut fields);
         if let (Some(parent), Some(span)) = (fields.parent(), context.span(id)) {
             span.extensions_mut().insert(parent);
@@ -52,10 +52,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut scope = context.event_scope(event).into_iter().flatten();
-        let Some(parent) = scope.find_map(|span| span.extensions().get::<Parent>().copied()) else {
+        let Some(parent) = scope.find_map(|span| span.extensions().get::<ParentSpan>().copied())
+        else {
             return;
         };
-        let mut fields = Fields::default();
+        let mut fields = FieldValues::default();
         event.record(&mut fields);
         match (event.metadata().target(), fields.text("message")) {
             (GRANTS, Some("granted")) => self.granted(parent, &fields),
@@ -66,7 +67,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
 }
 
 impl SpanLayer {
-    fn granted(&self, parent: Parent, fields: &Fields) {
+    fn granted(&self, parent: ParentSpan, fields: &FieldValues) {
         let (Some(lock), Some(client), Some(token)) = (
             fields.text("lock"),
             fields.text("client_id"),
@@ -74,7 +75,7 @@ impl SpanLayer {
         ) else {
             return;
         };
-        let held = Held {
+        let held = TracedGrant {
             parent,
             lock: lock.to_owned(),
             client: client.to_owned(),
@@ -88,7 +89,7 @@ impl SpanLayer {
         }
     }
 
-    fn rejected(&self, parent: Parent, fields: &Fields) {
+    fn rejected(&self, parent: ParentSpan, fields: &FieldValues) {
         let texts = ["resource", "reason", "lock", "authority"];
         let numbers = [("token", "fencing_token"), ("highest", "highest_token")];
         let texts = texts
@@ -111,12 +112,12 @@ impl SpanLayer {
 
 /// The fields of an event or a span.
 #[derive(Default)]
-struct Fields {
+struct FieldValues {
     texts: BTreeMap<&'static str, String>,
     numbers: BTreeMap<&'static str, u64>,
 }
 
-impl Fields {
+impl FieldValues {
     fn text(&self, name: &str) -> Option<&str> {
         self.texts.get(name).map(String::as_str)
     }
@@ -126,10 +127,10 @@ impl Fields {
     }
 
     /// Where the caller is, if its trace is recorded.
-    fn parent(&self) -> Option<Parent> {
+    fn parent(&self) -> Option<ParentSpan> {
         let sampled = self.text("trace_flags") == Some("01");
         sampled.then_some(())?;
-        Some(Parent {
+        Some(ParentSpan {
             trace: u128::from_str_radix(self.text("trace_id")?, 16)
                 .ok()?
                 .to_be_bytes(),
@@ -140,7 +141,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for FieldValues {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let mut written = String::new();
         // Writing to a string cannot fail.

@@ -35,7 +35,7 @@ pub(super) struct Sender {
 
 /// Why spans were not taken.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+enum SendRefused {
     /// The same spans would be refused again.
     #[error("the collector answers {0}")]
     ForGood(StatusCode),
@@ -101,7 +101,7 @@ impl Sender {
                         self.is_up();
                         break;
                     }
-                    Err(why @ Refused::ForGood(_)) => {
+                    Err(why @ SendRefused::ForGood(_)) => {
                         DROPPED.fetch_add(batch.len() as u64, Relaxed);
                         self.is_down(&why);
                         break;
@@ -124,7 +124,7 @@ impl Sender {
     }
 
     /// Sends these spans; the number that the collector took.
-    async fn post(&self, spans: &[Span]) -> Result<u64, Refused> {
+    async fn post(&self, spans: &[Span]) -> Result<u64, SendRefused> {
         let message = ExportTraceServiceRequest {
             resource_spans: vec![ResourceSpans {
                 resource: Some(self.resource.clone()),
@@ -146,7 +146,7 @@ impl Sender {
         request.headers_mut().insert(CONTENT_TYPE, protobuf);
         let asked = async {
             let answer = self.client.request(request).await;
-            let answer = answer.map_err(|error| Refused::ForNow(chain(&error)))?;
+            let answer = answer.map_err(|error| SendRefused::ForNow(chain(&error)))?;
             let status = answer.status();
             let body = Limited::new(answer.into_body(), ANSWER_BYTES)
                 .collect()
@@ -158,7 +158,7 @@ impl Sender {
         let answer = tokio::time::timeout(PATIENCE, asked).await;
         let (status, body) = answer.unwrap_or_else(|_| {
             let why = format!("no answer within {} s", PATIENCE.as_secs());
-            Err(Refused::ForNow(why))
+            Err(SendRefused::ForNow(why))
         })?;
         match status.as_u16() {
             200..300 => {
@@ -168,15 +168,15 @@ impl Sender {
                 Ok((spans.len() as u64).saturating_sub(rejected))
             }
             // The statuses for which OTLP asks to try again.
-            429 | 502 | 503 | 504 => {
-                Err(Refused::ForNow(format!("the collector answers {status}")))
-            }
-            _ => Err(Refused::ForGood(status)),
+            429 | 502 | 503 | 504 => Err(SendRefused::ForNow(format!(
+                "the collector answers {status}"
+            ))),
+            _ => Err(SendRefused::ForGood(status)),
         }
     }
 
     /// Says it when it begins.
-    fn is_down(&mut self, why: &Refused) {
+    fn is_down(&mut self, why: &SendRefused) {
         if self.down_since.is_none() {
             self.down_since = Some(DROPPED.load(Relaxed));
             tracing::warn!(

@@ -9,12 +9,12 @@ use opentelemetry_proto::tonic::trace::v1::{Span, SpanFlags};
 
 /// The caller's place in a trace that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parent {
+pub(super) struct ParentSpan {
     pub(super) trace: [u8; 16],
     pub(super) span: [u8; 8],
 }
 
-impl Parent {
+impl ParentSpan {
     /// A span of this server, a child of the caller's.
     pub(super) fn child(
         &self,

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use super::deadline::Job;
+use super::deadline::JobProcesses;
 use super::group::Group;
 use super::sys::BeforeExec;
 use super::watchdog::Watchdog;
@@ -131,11 +131,11 @@ impl Children {
     }
 
     /// The state of the job.
-    pub(super) fn job(&self, watchdog: Option<Pid>) -> Job {
+    pub(super) fn job(&self, watchdog: Option<Pid>) -> JobProcesses {
         match self.status {
-            None => Job::Runs,
-            Some(_) if self.group.is_alive(watchdog) => Job::Leftovers,
-            Some(_) => Job::Gone,
+            None => JobProcesses::Runs,
+            Some(_) if self.group.is_alive(watchdog) => JobProcesses::Leftovers,
+            Some(_) => JobProcesses::Gone,
         }
     }
 }

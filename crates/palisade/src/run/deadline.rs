@@ -24,7 +24,7 @@ use palisade_core::{Span, Timestamp};
 
 /// The guard's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum GuardReport {
     /// The holder may act until then; a renewal moves this on.
     Until(Timestamp),
     /// The lock is lost.
@@ -33,7 +33,7 @@ pub(super) enum Hold {
 
 /// The processes of the job that are still alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Job {
+pub(super) enum JobProcesses {
     /// The command is running.
     Runs,
     /// The command has ended, but other processes of the job are alive.
@@ -55,7 +55,7 @@ pub(super) enum JobSignal {
 
 /// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct NextAction {
     pub(super) signal: Option<JobSignal>,
     /// When to call [`Supervisor::step`] again, if nothing happens before.
     pub(super) wake: Timestamp,
@@ -64,7 +64,7 @@ pub(super) struct Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum JobPhase {
     Running,
     Ending { kill_at: Timestamp },
     Killed,
@@ -78,7 +78,7 @@ pub(super) struct Supervisor {
     freezes: bool,
     refresh: Span,
     deadline: Timestamp,
-    phase: Phase,
+    phase: JobPhase,
     lost: bool,
     overtime: bool,
     /// When a command that was told to end is killed.
@@ -95,7 +95,7 @@ impl Supervisor {
             freezes: false,
             refresh,
             deadline,
-            phase: Phase::Running,
+            phase: JobPhase::Running,
             lost: false,
             overtime: false,
             must_end_by: None,
@@ -110,7 +110,7 @@ impl Supervisor {
 
     /// Whether the job must be stopped now. One that is ending anyway is not stopped.
     pub(super) fn must_freeze(&self, now: Timestamp) -> bool {
-        let runs = self.phase == Phase::Running && self.must_end_by.is_none();
+        let runs = self.phase == JobPhase::Running && self.must_end_by.is_none();
         let held = !self.lost && !self.overtime && now < self.deadline;
         self.freezes && runs && held && !self.may_run(now, self.deadline)
     }
@@ -128,7 +128,7 @@ impl Supervisor {
     /// The frozen job is killed at the next step. `lost` says that the lock counts as lost, whatever its deadline.
     pub(super) fn ends_frozen(&mut self, lost: bool) {
         self.lost |= lost;
-        self.phase = Phase::Killed;
+        self.phase = JobPhase::Killed;
     }
 
     /// The last deadline the guard vouched for.
@@ -148,7 +148,7 @@ impl Supervisor {
 
     /// Whether the job was ended because of `--timeout`.
     pub(super) fn overtime(&self) -> bool {
-        self.overtime && self.phase != Phase::Running
+        self.overtime && self.phase != JobPhase::Running
     }
 
     /// SIGTERM was passed on to the job: at `kill_at` it has ended or is killed. Later signals put that off no longer.
@@ -158,7 +158,7 @@ impl Supervisor {
 
     /// A time to look again, or the end of the time that the command has after SIGTERM, if that is earlier and to come.
     pub(super) fn no_later_than(&self, wake: Timestamp) -> Timestamp {
-        let ends = self.must_end_by.filter(|_| self.phase == Phase::Running);
+        let ends = self.must_end_by.filter(|_| self.phase == JobPhase::Running);
         ends.map_or(wake, |end| end.min(wake))
     }
 
@@ -169,31 +169,36 @@ impl Supervisor {
 
     /// Whether SIGKILL was sent. A killed job must not be continued.
     pub(super) fn killed(&self) -> bool {
-        self.phase == Phase::Killed
+        self.phase == JobPhase::Killed
     }
 
     /// Decides the actions at `now`.
-    pub(super) fn step(&mut self, now: Timestamp, hold: Hold, job: Job) -> Step {
+    pub(super) fn step(
+        &mut self,
+        now: Timestamp,
+        hold: GuardReport,
+        job: JobProcesses,
+    ) -> NextAction {
         match hold {
-            Hold::Until(deadline) if !self.lost && now < self.deadline => {
+            GuardReport::Until(deadline) if !self.lost && now < self.deadline => {
                 self.deadline = self.deadline.max(deadline);
             }
             _ => self.lost = true,
         }
-        if job == Job::Gone {
-            return Step {
+        if job == JobProcesses::Gone {
+            return NextAction {
                 signal: None,
                 wake: now,
                 over: true,
             };
         }
         match self.phase {
-            Phase::Running if job == Job::Runs && self.must_freeze(now) => Step {
+            JobPhase::Running if job == JobProcesses::Runs && self.must_freeze(now) => NextAction {
                 signal: Some(JobSignal::Freeze),
                 wake: now,
                 over: false,
             },
-            Phase::Running => match self.end_by(now, job) {
+            JobPhase::Running => match self.end_by(now, job) {
                 Some(kill_at) => self.end(now, kill_at),
                 None if self.must_end_by.is_some_and(|end| end <= now) => {
                     self.killed_after_term = true;
@@ -201,14 +206,14 @@ impl Supervisor {
                 }
                 None => wait(self.next_check(now)),
             },
-            Phase::Ending { kill_at } if now < kill_at => wait(kill_at),
-            Phase::Ending { .. } | Phase::Killed => self.kill(now),
+            JobPhase::Ending { kill_at } if now < kill_at => wait(kill_at),
+            JobPhase::Ending { .. } | JobPhase::Killed => self.kill(now),
         }
     }
 
     /// When the job must be dead; `None` if it may go on.
-    fn end_by(&mut self, now: Timestamp, job: Job) -> Option<Timestamp> {
-        if self.lost || self.overtime || job == Job::Leftovers {
+    fn end_by(&mut self, now: Timestamp, job: JobProcesses) -> Option<Timestamp> {
+        if self.lost || self.overtime || job == JobProcesses::Leftovers {
             return Some(now.after(self.grace).min(self.deadline));
         }
         if !self.may_run(now, self.deadline) {
@@ -219,21 +224,21 @@ impl Supervisor {
         None
     }
 
-    fn end(&mut self, now: Timestamp, kill_at: Timestamp) -> Step {
+    fn end(&mut self, now: Timestamp, kill_at: Timestamp) -> NextAction {
         if now >= kill_at {
             return self.kill(now);
         }
-        self.phase = Phase::Ending { kill_at };
-        Step {
+        self.phase = JobPhase::Ending { kill_at };
+        NextAction {
             signal: Some(JobSignal::Terminate),
             wake: kill_at,
             over: false,
         }
     }
 
-    fn kill(&mut self, now: Timestamp) -> Step {
-        self.phase = Phase::Killed;
-        Step {
+    fn kill(&mut self, now: Timestamp) -> NextAction {
+        self.phase = JobPhase::Killed;
+        NextAction {
             signal: Some(JobSignal::Kill),
             wake: now.after(KILL_INTERVAL),
             over: false,
@@ -250,8 +255,8 @@ impl Supervisor {
     }
 }
 
-fn wait(wake: Timestamp) -> Step {
-    Step {
+fn wait(wake: Timestamp) -> NextAction {
+    NextAction {
         signal: None,
         wake,
         over: false,
@@ -274,10 +279,10 @@ mod tests {
         Supervisor::new(Span::from_millis(200), Span::from_millis(300), ms(1_000))
     }
 
-    const HELD: Hold = Hold::Until(ms(1_000));
+    const HELD: GuardReport = GuardReport::Until(ms(1_000));
 
-    fn signal(signal: JobSignal, wake: u64) -> Step {
-        Step {
+    fn signal(signal: JobSignal, wake: u64) -> NextAction {
+        NextAction {
             signal: Some(signal),
             wake: ms(wake),
             over: false,
@@ -288,7 +293,11 @@ mod tests {
     fn a_job_whose_lease_is_renewed_is_left_alone() {
         let mut supervisor = supervisor();
         for now in (0..100_000).step_by(100) {
-            let step = supervisor.step(ms(now), Hold::Until(ms(now + 1_000)), Job::Runs);
+            let step = supervisor.step(
+                ms(now),
+                GuardReport::Until(ms(now + 1_000)),
+                JobProcesses::Runs,
+            );
             assert_eq!(step, wait(ms(now + 300)));
         }
         assert!(!supervisor.lost());
@@ -297,22 +306,36 @@ mod tests {
     #[test]
     fn terminate_comes_a_grace_before_the_deadline_and_kill_at_it() {
         let mut supervisor = supervisor();
-        assert_eq!(supervisor.step(ms(600), HELD, Job::Runs), wait(ms(800)));
-        assert_eq!(supervisor.step(ms(799), HELD, Job::Runs), wait(ms(800)));
         assert_eq!(
-            supervisor.step(ms(800), HELD, Job::Runs),
+            supervisor.step(ms(600), HELD, JobProcesses::Runs),
+            wait(ms(800))
+        );
+        assert_eq!(
+            supervisor.step(ms(799), HELD, JobProcesses::Runs),
+            wait(ms(800))
+        );
+        assert_eq!(
+            supervisor.step(ms(800), HELD, JobProcesses::Runs),
             signal(JobSignal::Terminate, 1_000)
         );
-        assert_eq!(supervisor.step(ms(999), HELD, Job::Runs), wait(ms(1_000)));
         assert_eq!(
-            supervisor.step(ms(1_000), Hold::Lost, Job::Runs),
+            supervisor.step(ms(999), HELD, JobProcesses::Runs),
+            wait(ms(1_000))
+        );
+        assert_eq!(
+            supervisor.step(ms(1_000), GuardReport::Lost, JobProcesses::Runs),
             signal(JobSignal::Kill, 1_020)
         );
         assert_eq!(
-            supervisor.step(ms(1_020), Hold::Lost, Job::Runs),
+            supervisor.step(ms(1_020), GuardReport::Lost, JobProcesses::Runs),
             signal(JobSignal::Kill, 1_040)
         );
-        assert!(supervisor.step(ms(1_025), Hold::Lost, Job::Gone).over && supervisor.lost());
+        assert!(
+            supervisor
+                .step(ms(1_025), GuardReport::Lost, JobProcesses::Gone)
+                .over
+                && supervisor.lost()
+        );
     }
 
     const FREEZE: JobSignal = JobSignal::Freeze;
@@ -320,21 +343,30 @@ mod tests {
     #[test]
     fn a_job_that_freezes_is_stopped_a_grace_before_the_deadline_and_goes_on_or_is_killed() {
         let mut goes_on = supervisor().freezing(true);
-        assert_eq!(goes_on.step(ms(799), HELD, Job::Runs), wait(ms(800)));
-        assert_eq!(goes_on.step(ms(800), HELD, Job::Runs), signal(FREEZE, 800));
+        assert_eq!(
+            goes_on.step(ms(799), HELD, JobProcesses::Runs),
+            wait(ms(800))
+        );
+        assert_eq!(
+            goes_on.step(ms(800), HELD, JobProcesses::Runs),
+            signal(FREEZE, 800)
+        );
         let mut ends = goes_on.clone();
         // The grant was acknowledged at 4,000.
         goes_on.goes_on(ms(5_000));
-        let held = Hold::Until(ms(5_000));
-        assert_eq!(goes_on.step(ms(4_100), held, Job::Runs), wait(ms(4_400)));
+        let held = GuardReport::Until(ms(5_000));
+        assert_eq!(
+            goes_on.step(ms(4_100), held, JobProcesses::Runs),
+            wait(ms(4_400))
+        );
         assert!(!goes_on.lost());
         assert_eq!(
-            goes_on.step(ms(4_800), held, Job::Runs),
+            goes_on.step(ms(4_800), held, JobProcesses::Runs),
             signal(FREEZE, 4_800)
         );
         ends.ends_frozen(false);
         assert_eq!(
-            ends.step(ms(4_000), Hold::Lost, Job::Runs),
+            ends.step(ms(4_000), GuardReport::Lost, JobProcesses::Runs),
             signal(JobSignal::Kill, 4_020)
         );
         assert!(ends.lost(), "the deadline had passed");
@@ -347,28 +379,40 @@ mod tests {
             change(&mut supervisor);
             supervisor.step(ms(now), hold, job).signal
         };
-        assert_eq!(at(|_| {}, HELD, Job::Runs, 900), Some(FREEZE), "control");
+        assert_eq!(
+            at(|_| {}, HELD, JobProcesses::Runs, 900),
+            Some(FREEZE),
+            "control"
+        );
         let others = [
-            at(|_| {}, Hold::Lost, Job::Runs, 900),
-            at(|_| {}, HELD, Job::Leftovers, 900),
-            at(|it| it.asked_to_end(ms(2_000)), HELD, Job::Runs, 900),
-            at(Supervisor::time_is_up, HELD, Job::Runs, 900),
-            at(|it| it.freezes = false, HELD, Job::Runs, 900),
+            at(|_| {}, GuardReport::Lost, JobProcesses::Runs, 900),
+            at(|_| {}, HELD, JobProcesses::Leftovers, 900),
+            at(
+                |it| it.asked_to_end(ms(2_000)),
+                HELD,
+                JobProcesses::Runs,
+                900,
+            ),
+            at(Supervisor::time_is_up, HELD, JobProcesses::Runs, 900),
+            at(|it| it.freezes = false, HELD, JobProcesses::Runs, 900),
         ];
         assert_eq!(others, [Some(JobSignal::Terminate); 5]);
         // Too late to be seen stopped before the deadline.
-        let late = at(|_| {}, HELD, Job::Runs, 1_000);
+        let late = at(|_| {}, HELD, JobProcesses::Runs, 1_000);
         assert_eq!(late, Some(JobSignal::Kill));
     }
 
     #[test]
     fn a_renewal_after_terminate_does_not_put_the_kill_off() {
         let mut supervisor = supervisor();
-        supervisor.step(ms(800), HELD, Job::Runs);
-        let late = Hold::Until(ms(1_900));
-        assert_eq!(supervisor.step(ms(900), late, Job::Runs), wait(ms(1_000)));
+        supervisor.step(ms(800), HELD, JobProcesses::Runs);
+        let late = GuardReport::Until(ms(1_900));
         assert_eq!(
-            supervisor.step(ms(1_000), late, Job::Runs),
+            supervisor.step(ms(900), late, JobProcesses::Runs),
+            wait(ms(1_000))
+        );
+        assert_eq!(
+            supervisor.step(ms(1_000), late, JobProcesses::Runs),
             signal(JobSignal::Kill, 1_020)
         );
         assert!(supervisor.lost());
@@ -377,27 +421,31 @@ mod tests {
     #[test]
     fn an_acknowledgement_after_the_deadline_does_not_save_the_job() {
         // It may have been acknowledged before; but at 1,000 the job had to die, and the watchdog may have killed it.
-        for job in [Job::Gone, Job::Leftovers, Job::Runs] {
+        for job in [
+            JobProcesses::Gone,
+            JobProcesses::Leftovers,
+            JobProcesses::Runs,
+        ] {
             let mut supervisor = supervisor();
-            let step = supervisor.step(ms(1_000), Hold::Until(ms(1_900)), job);
+            let step = supervisor.step(ms(1_000), GuardReport::Until(ms(1_900)), job);
             assert!(supervisor.lost(), "{job:?}");
             assert_eq!(supervisor.deadline(), ms(1_000), "and it is final");
-            assert_eq!(step.over, job == Job::Gone);
+            assert_eq!(step.over, job == JobProcesses::Gone);
             assert!(
                 step.over || step == signal(JobSignal::Kill, 1_020),
                 "{job:?}"
             );
         }
         let mut supervisor = supervisor();
-        supervisor.step(ms(999), Hold::Until(ms(1_900)), Job::Gone);
+        supervisor.step(ms(999), GuardReport::Until(ms(1_900)), JobProcesses::Gone);
         assert!(!supervisor.lost(), "control: a nanosecond earlier it holds");
     }
 
     #[test]
     fn a_lost_lock_stays_lost() {
         let mut supervisor = supervisor();
-        supervisor.step(ms(100), Hold::Lost, Job::Runs);
-        supervisor.step(ms(101), Hold::Until(ms(1_900)), Job::Gone);
+        supervisor.step(ms(100), GuardReport::Lost, JobProcesses::Runs);
+        supervisor.step(ms(101), GuardReport::Until(ms(1_900)), JobProcesses::Gone);
         assert!(supervisor.lost());
         assert_eq!(supervisor.deadline(), ms(1_000));
     }
@@ -406,7 +454,7 @@ mod tests {
     fn after_a_pause_past_the_deadline_there_is_no_grace() {
         let mut supervisor = supervisor();
         assert_eq!(
-            supervisor.step(ms(5_000), Hold::Lost, Job::Runs),
+            supervisor.step(ms(5_000), GuardReport::Lost, JobProcesses::Runs),
             signal(JobSignal::Kill, 5_020)
         );
         assert!(supervisor.lost() && supervisor.killed());
@@ -416,11 +464,11 @@ mod tests {
     fn a_loss_reported_by_the_server_terminates_at_once_and_kills_after_the_grace() {
         let mut supervisor = supervisor();
         assert_eq!(
-            supervisor.step(ms(100), Hold::Lost, Job::Runs),
+            supervisor.step(ms(100), GuardReport::Lost, JobProcesses::Runs),
             signal(JobSignal::Terminate, 300)
         );
         assert_eq!(
-            supervisor.step(ms(300), Hold::Lost, Job::Runs),
+            supervisor.step(ms(300), GuardReport::Lost, JobProcesses::Runs),
             signal(JobSignal::Kill, 320)
         );
     }
@@ -428,11 +476,14 @@ mod tests {
     #[test]
     fn a_loss_reported_by_the_server_never_postpones_the_kill_past_the_deadline() {
         let mut supervisor = supervisor();
-        assert_eq!(supervisor.step(ms(790), HELD, Job::Runs), wait(ms(800)));
+        assert_eq!(
+            supervisor.step(ms(790), HELD, JobProcesses::Runs),
+            wait(ms(800))
+        );
         let mut early = supervisor.clone();
         early.grace = Span::from_millis(500);
         assert_eq!(
-            early.step(ms(700), Hold::Lost, Job::Runs),
+            early.step(ms(700), GuardReport::Lost, JobProcesses::Runs),
             signal(JobSignal::Terminate, 1_000)
         );
     }
@@ -441,42 +492,48 @@ mod tests {
     fn a_command_that_was_asked_to_end_has_its_time_and_no_more() {
         let mut supervisor = supervisor();
         supervisor.asked_to_end(ms(350));
-        assert_eq!(supervisor.step(ms(100), HELD, Job::Runs), wait(ms(350)));
+        assert_eq!(
+            supervisor.step(ms(100), HELD, JobProcesses::Runs),
+            wait(ms(350))
+        );
         supervisor.asked_to_end(ms(700));
         assert_eq!(
-            supervisor.step(ms(350), HELD, Job::Runs),
+            supervisor.step(ms(350), HELD, JobProcesses::Runs),
             signal(JobSignal::Kill, 370)
         );
         assert!(supervisor.killed_after_term() && !supervisor.lost());
         // Control: one that ends in time is not killed.
         let mut supervisor = self::supervisor();
         supervisor.asked_to_end(ms(350));
-        assert!(supervisor.step(ms(349), HELD, Job::Gone).over && !supervisor.killed_after_term());
+        assert!(
+            supervisor.step(ms(349), HELD, JobProcesses::Gone).over
+                && !supervisor.killed_after_term()
+        );
     }
 
     #[test]
     fn leftovers_are_ended_without_a_loss() {
         let mut supervisor = supervisor();
         assert_eq!(
-            supervisor.step(ms(100), HELD, Job::Leftovers),
+            supervisor.step(ms(100), HELD, JobProcesses::Leftovers),
             signal(JobSignal::Terminate, 300)
         );
         assert_eq!(
-            supervisor.step(ms(200), HELD, Job::Leftovers),
+            supervisor.step(ms(200), HELD, JobProcesses::Leftovers),
             wait(ms(300))
         );
         assert_eq!(
-            supervisor.step(ms(300), HELD, Job::Leftovers),
+            supervisor.step(ms(300), HELD, JobProcesses::Leftovers),
             signal(JobSignal::Kill, 320)
         );
-        assert!(supervisor.step(ms(301), HELD, Job::Gone).over && !supervisor.lost());
+        assert!(supervisor.step(ms(301), HELD, JobProcesses::Gone).over && !supervisor.lost());
     }
 
     #[test]
     fn leftovers_close_to_the_deadline_get_a_shorter_grace() {
         let mut supervisor = supervisor();
         assert_eq!(
-            supervisor.step(ms(950), HELD, Job::Leftovers),
+            supervisor.step(ms(950), HELD, JobProcesses::Leftovers),
             signal(JobSignal::Terminate, 1_000)
         );
         assert!(!supervisor.lost());
@@ -485,7 +542,11 @@ mod tests {
     #[test]
     fn a_loss_noticed_together_with_the_jobs_end_counts() {
         let mut supervisor = supervisor();
-        assert!(supervisor.step(ms(2_000), Hold::Lost, Job::Gone).over);
+        assert!(
+            supervisor
+                .step(ms(2_000), GuardReport::Lost, JobProcesses::Gone)
+                .over
+        );
         assert!(supervisor.lost(), "nobody knows which came first");
     }
 
@@ -493,9 +554,9 @@ mod tests {
     fn in_every_sequence_the_job_is_killed_at_the_deadline() {
         for grace in [0, 1, 200, 999, 1_500] {
             for (hold, job) in [
-                (HELD, Job::Runs),
-                (HELD, Job::Leftovers),
-                (Hold::Lost, Job::Runs),
+                (HELD, JobProcesses::Runs),
+                (HELD, JobProcesses::Leftovers),
+                (GuardReport::Lost, JobProcesses::Runs),
             ] {
                 for first in [0, 500, 799, 999] {
                     let mut supervisor = Supervisor::new(

@@ -12,7 +12,7 @@
 //!             └ at any time: a thread that ran, SIGTERM and its like, --timeout ─► SIGKILL
 //! ```
 //!
-//! All that is known of a frozen job is in [`Stopped`], here, and in the watchdog, which has no deadline meanwhile and kills
+//! All that is known of a frozen job is in [`StoppedJob`], here, and in the watchdog, which has no deadline meanwhile and kills
 //! the job when this process dies. The supervisor knows only `Running` before, and `Running` with a later deadline or
 //! `Killed` afterwards. A job that is ended while it is frozen gets no SIGTERM: it could not handle it without running.
 //!
@@ -27,10 +27,10 @@ use palisade_core::{Span, Timestamp};
 use rustix::process::Signal;
 
 use super::child::{Children, Reaped};
-use super::deadline::{Hold, Supervisor};
-use super::guard::Guard;
+use super::deadline::{GuardReport, Supervisor};
+use super::guard::RunGuard;
 use super::signals::{self, Signals};
-use super::stopped::Stopped;
+use super::stopped::StoppedJob;
 use super::supervise::{SupervisedJob, another_watchdog};
 use super::watchdog::{MOST_OUTSIDE, ReleaseCommand, Watchdog};
 use crate::cli::{Out, millis};
@@ -66,7 +66,7 @@ impl SupervisedJob<'_> {
     pub(super) async fn freeze(&mut self) {
         let began = BootClock.now();
         let mut frozen = Frozen {
-            job: Stopped::begin(self.children.group(), began),
+            job: StoppedJob::begin(self.children.group(), began),
             deadline: self.supervisor.deadline(),
             is_stopped: false,
             user_stopped: None,
@@ -122,7 +122,7 @@ impl SupervisedJob<'_> {
 
 /// A frozen job, and what can end it.
 struct Frozen<'a> {
-    job: Stopped,
+    job: StoppedJob,
     /// By when it has to be seen stopped.
     deadline: Timestamp,
     /// Every thread was seen stopped, and the watchdog knows it.
@@ -140,7 +140,7 @@ impl Frozen<'_> {
     /// Until the deadline: sees to it that the job is stopped. Returns a later deadline if a renewal was acknowledged in time.
     async fn until_deadline(
         &mut self,
-        guard: &Guard,
+        guard: &RunGuard,
         supervisor: &Supervisor,
         out: Out,
     ) -> Result<Option<Timestamp>, Kill> {
@@ -149,8 +149,10 @@ impl Frozen<'_> {
         loop {
             let (now, hold) = guard.state();
             match hold {
-                Hold::Until(later) if supervisor.may_run(now, later) => return Ok(Some(later)),
-                Hold::Lost if now < deadline => {
+                GuardReport::Until(later) if supervisor.may_run(now, later) => {
+                    return Ok(Some(later));
+                }
+                GuardReport::Lost if now < deadline => {
                     return Err(Kill::because("the authority says that the lock is lost"));
                 }
                 _ if now >= deadline && self.is_stopped => return Ok(None),
@@ -203,7 +205,7 @@ impl Frozen<'_> {
     /// After the deadline: asks until the authority acknowledges the same grant, and returns the new deadline.
     async fn until_acknowledged(
         &mut self,
-        guard: &mut Guard,
+        guard: &mut RunGuard,
         supervisor: &Supervisor,
     ) -> Result<Timestamp, Kill> {
         loop {
@@ -216,7 +218,7 @@ impl Frozen<'_> {
                 Err(_no_answer) => {}
                 Ok(Ok(())) => {
                     let (now, hold) = guard.state();
-                    if let Hold::Until(deadline) = hold
+                    if let GuardReport::Until(deadline) = hold
                         && supervisor.may_run(now, deadline)
                     {
                         // A job that has run in between is not saved by the answer.

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// A process as `/proc` lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct ProcessRow {
     pub(super) pid: i32,
     parent: i32,
     group: i32,
@@ -22,7 +22,7 @@ pub(super) struct Row {
     pub(super) started: u64,
 }
 
-impl Row {
+impl ProcessRow {
     /// Signals this very process, and no other one that has its number meanwhile.
     pub(super) fn signal(&self, signal: Signal) {
         signal_one(self.pid, signal, |now| now.started == self.started);
@@ -69,13 +69,13 @@ impl Group {
     }
 
     /// The live processes of the job; `None` if `/proc` does not list them.
-    pub(super) fn rows(self) -> Option<Vec<Row>> {
+    pub(super) fn rows(self) -> Option<Vec<ProcessRow>> {
         let rows = processes()?;
         Some(self.of(&rows, None).into_iter().cloned().collect())
     }
 
     /// Whether a process is in the group itself.
-    pub(super) fn contains(self, row: &Row) -> bool {
+    pub(super) fn contains(self, row: &ProcessRow) -> bool {
         row.group == self.raw()
     }
 
@@ -103,7 +103,7 @@ impl Group {
         self.leader.as_raw_nonzero().get()
     }
 
-    fn of(self, rows: &[Row], watchdog: Option<Pid>) -> Vec<&Row> {
+    fn of(self, rows: &[ProcessRow], watchdog: Option<Pid>) -> Vec<&ProcessRow> {
         let me = rustix::process::getpid().as_raw_nonzero().get();
         members(
             rows,
@@ -135,8 +135,8 @@ pub(super) fn is_orphaned(group: Pid) -> bool {
     has_no_shell(&rows, group.as_raw_nonzero().get())
 }
 
-fn has_no_shell(rows: &[Row], group: i32) -> bool {
-    let by_pid: BTreeMap<i32, &Row> = rows.iter().map(|row| (row.pid, row)).collect();
+fn has_no_shell(rows: &[ProcessRow], group: i32) -> bool {
+    let by_pid: BTreeMap<i32, &ProcessRow> = rows.iter().map(|row| (row.pid, row)).collect();
     let in_group = rows.iter().filter(|row| row.group == group);
     let mut parents = in_group.filter_map(|row| Some((row, by_pid.get(&row.parent)?)));
     !parents.any(|(row, parent)| parent.session == row.session && parent.group != group)
@@ -178,9 +178,9 @@ impl KilledParent {
 }
 
 /// The live processes of a group, and the children of the reaper that are not older.
-fn perhaps_of_job(rows: &[Row], group: i32, reaper: i32, started: u64) -> Vec<&Row> {
+fn perhaps_of_job(rows: &[ProcessRow], group: i32, reaper: i32, started: u64) -> Vec<&ProcessRow> {
     let alive = rows.iter().filter(|row| !row.dead);
-    let orphan = |row: &Row| row.parent == reaper && row.started >= started;
+    let orphan = |row: &ProcessRow| row.parent == reaper && row.started >= started;
     alive
         .filter(|row| (group != 0 && row.group == group) || orphan(row))
         .collect()
@@ -191,9 +191,9 @@ fn cgroup(pid: &str) -> Option<String> {
 }
 
 /// The live processes that are in the group or descend from `me`, without `me` and its watchdog.
-fn members(rows: &[Row], group: i32, me: i32, watchdog: Option<i32>) -> Vec<&Row> {
+fn members(rows: &[ProcessRow], group: i32, me: i32, watchdog: Option<i32>) -> Vec<&ProcessRow> {
     let parents: BTreeMap<i32, i32> = rows.iter().map(|row| (row.pid, row.parent)).collect();
-    let is_ours = |row: &&Row| {
+    let is_ours = |row: &&ProcessRow| {
         let known = row.pid != me && Some(row.pid) != watchdog;
         known && !row.dead && (row.group == group || descends(&parents, row.pid, me))
     };
@@ -214,7 +214,7 @@ fn descends(parents: &BTreeMap<i32, i32>, mut pid: i32, from: i32) -> bool {
 
 /// The process id may have been reused since the list was read. A descriptor always refers to one process, so
 /// the process is checked again through one.
-fn signal_one(pid: i32, signal: Signal, is_it: impl Fn(&Row) -> bool) {
+fn signal_one(pid: i32, signal: Signal, is_it: impl Fn(&ProcessRow) -> bool) {
     let Some(descriptor) = Pid::from_raw(pid)
         .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
     else {
@@ -226,7 +226,7 @@ fn signal_one(pid: i32, signal: Signal, is_it: impl Fn(&Row) -> bool) {
 }
 
 /// A process of the job outside its group, as a number for the watchdog: its process id, and the end of its start time.
-pub(super) fn as_number(row: &Row) -> u64 {
+pub(super) fn as_number(row: &ProcessRow) -> u64 {
     assert!(row.pid > 0, "{} is no process id", row.pid);
     u64::from(row.pid.unsigned_abs()) | (row.started << 32)
 }
@@ -244,7 +244,7 @@ pub(super) fn sees_processes() -> bool {
     processes().is_some()
 }
 
-fn processes() -> Option<Vec<Row>> {
+fn processes() -> Option<Vec<ProcessRow>> {
     // Another namespace's /proc has other processes under the same numbers.
     let me = rustix::process::getpid().as_raw_nonzero().to_string();
     if fs::read_link("/proc/self").ok()? != Path::new(&me) {
@@ -255,16 +255,16 @@ fn processes() -> Option<Vec<Row>> {
     Some(pids.filter_map(process).collect())
 }
 
-fn process(pid: i32) -> Option<Row> {
+fn process(pid: i32) -> Option<ProcessRow> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     row(pid, &String::from_utf8_lossy(&stat))
 }
 
 /// Parses a line of `/proc/PID/stat`. The name, in brackets, may itself contain brackets and spaces.
-fn row(pid: i32, stat: &str) -> Option<Row> {
+fn row(pid: i32, stat: &str) -> Option<ProcessRow> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    Some(Row {
+    Some(ProcessRow {
         pid,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
@@ -283,8 +283,8 @@ fn row(pid: i32, stat: &str) -> Option<Row> {
 mod tests {
     use super::*;
 
-    fn at(pid: i32, parent: i32, group: i32) -> Row {
-        Row {
+    fn at(pid: i32, parent: i32, group: i32) -> ProcessRow {
+        ProcessRow {
             pid,
             parent,
             group,
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    fn pids(rows: &[Row]) -> Vec<i32> {
+    fn pids(rows: &[ProcessRow]) -> Vec<i32> {
         members(rows, 20, 10, Some(11))
             .into_iter()
             .map(|row| row.pid)
@@ -321,7 +321,7 @@ mod tests {
     fn the_dead_do_not_count() {
         let rows = [
             at(10, 1, 10),
-            Row {
+            ProcessRow {
                 dead: true,
                 ..at(20, 10, 20)
             },
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_group_without_a_parent_in_its_session_is_orphaned() {
-        let in_session = |row: Row, session| Row { session, ..row };
+        let in_session = |row: ProcessRow, session| ProcessRow { session, ..row };
         let shell = in_session(at(5, 1, 5), 5);
         let rows = [
             shell.clone(),
@@ -346,13 +346,13 @@ mod tests {
 
     #[test]
     fn young_orphans_and_the_group_may_be_of_the_job() {
-        let aged = |row: Row, started| Row { started, ..row };
+        let aged = |row: ProcessRow, started| ProcessRow { started, ..row };
         let rows = [
             aged(at(30, 1, 20), 90),  // in the group, whatever its age
             aged(at(31, 1, 31), 100), // as old as the killed process
             aged(at(32, 1, 32), 99),  // older
             aged(at(33, 31, 33), 105),
-            Row {
+            ProcessRow {
                 dead: true,
                 ..aged(at(34, 1, 34), 105)
             },
@@ -376,7 +376,7 @@ mod tests {
         line.push_str(" 424242 9 9");
         assert_eq!(
             row(77, &line),
-            Some(Row {
+            Some(ProcessRow {
                 pid: 77,
                 parent: 3,
                 group: 5,
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_number_names_one_process() {
-        let row = Row {
+        let row = ProcessRow {
             started: (7 << 32) + 424_242,
             ..at(77, 1, 77)
         };

@@ -15,7 +15,7 @@ use palisade_client::{Ending, Error, Fault, Lease, LeaseNotice, Notices, Release
 use palisade_core::{LockName, Span, Timestamp, Ttl};
 use palisade_proto::Code;
 
-use super::deadline::Hold;
+use super::deadline::GuardReport;
 use super::patience::{self, margin, refused};
 use super::watchdog::ReleaseCommand;
 use crate::cli::grant_options;
@@ -27,7 +27,7 @@ use crate::cli::{
 pub(super) const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
 
 /// A lock that is held and renewed in the background until it is lost.
-pub(super) enum Guard {
+pub(super) enum RunGuard {
     /// One lease, with a guard for each of its locks; the first is the one that was named first.
     Fenced(Lease, Vec<Lease>),
     Tokenless {
@@ -36,20 +36,20 @@ pub(super) enum Guard {
     },
 }
 
-impl Guard {
-    pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
+impl RunGuard {
+    pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<RunGuard, Failure> {
         if args.lock_args.connection.is_redlock() {
             return tokenless(args, out).await;
         }
         let mut leases = patience::acquire(args, out).await?;
-        Ok(Guard::Fenced(leases.remove(0), leases))
+        Ok(RunGuard::Fenced(leases.remove(0), leases))
     }
 
     /// The lock.
     pub(super) fn lock(&self) -> &LockName {
         match self {
-            Guard::Fenced(lease, _) => lease.lock(),
-            Guard::Tokenless { guard, .. } => guard.lock(),
+            RunGuard::Fenced(lease, _) => lease.lock(),
+            RunGuard::Tokenless { guard, .. } => guard.lock(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Guard {
                 (deadline.as_nanos() / 1_000_000).to_string(),
             ),
         ];
-        if let Guard::Fenced(lease, others) = self {
+        if let RunGuard::Fenced(lease, others) = self {
             variables.extend(lock_list(all(lease, others)).map(|locks| ("PALISADE_LOCKS", locks)));
             variables.push(("PALISADE_FENCING_TOKEN", lease.token().to_string()));
             variables.push(("PALISADE_AUTHORITY_ID", lease.authority().to_string()));
@@ -78,7 +78,7 @@ impl Guard {
     /// The tokens of all locks as the authority signs them, one on each line.
     pub(super) async fn sequencers(&self, url: &str) -> Result<String, Failure> {
         let mut lines = Vec::new();
-        if let Guard::Fenced(lease, others) = self {
+        if let RunGuard::Fenced(lease, others) = self {
             for lease in all(lease, others) {
                 let answer = lease.sequencer().await;
                 let answer = answer.map_err(|error| Failure::of(&error, url))?;
@@ -91,7 +91,7 @@ impl Guard {
     /// The command that releases the lock if this process is killed. It is empty with a lock-delay, which is meant for
     /// exactly such an end; a release would skip it.
     pub(super) fn release_command(&self, lock_args: &LockArgs) -> ReleaseCommand {
-        let Guard::Fenced(lease, others) = self else {
+        let RunGuard::Fenced(lease, others) = self else {
             return ReleaseCommand::default();
         };
         if lock_args.options.lock_delay.is_some() {
@@ -112,19 +112,25 @@ impl Guard {
     /// Until when the job may run; an error if the lock is lost.
     pub(super) fn deadline(&self) -> Result<Timestamp, Failure> {
         match self.state() {
-            (_, Hold::Until(deadline)) => Ok(deadline),
-            (_, Hold::Lost) => Err(self.loss()),
+            (_, GuardReport::Until(deadline)) => Ok(deadline),
+            (_, GuardReport::Lost) => Err(self.loss()),
         }
     }
 
     /// The time, and the state of the guard at that time.
-    pub(super) fn state(&self) -> (Timestamp, Hold) {
+    pub(super) fn state(&self) -> (Timestamp, GuardReport) {
         let (now, until) = (BootClock.now(), self.until());
         let held = match self {
-            Guard::Fenced(lease, others) => all(lease, others).all(|lease| lease.check().is_ok()),
-            Guard::Tokenless { guard, .. } => guard.is_held(),
+            RunGuard::Fenced(lease, others) => {
+                all(lease, others).all(|lease| lease.check().is_ok())
+            }
+            RunGuard::Tokenless { guard, .. } => guard.is_held(),
         };
-        let hold = if held { Hold::Until(until) } else { Hold::Lost };
+        let hold = if held {
+            GuardReport::Until(until)
+        } else {
+            GuardReport::Lost
+        };
         (now, hold)
     }
 
@@ -132,11 +138,11 @@ impl Guard {
     fn until(&self) -> Timestamp {
         let now = BootClock.now();
         match self {
-            Guard::Fenced(lease, others) => {
+            RunGuard::Fenced(lease, others) => {
                 let left = all(lease, others).map(Lease::remaining).min();
                 now.after(left.unwrap_or_default().into())
             }
-            Guard::Tokenless { guard, ttl } => {
+            RunGuard::Tokenless { guard, ttl } => {
                 let left = Span::from(guard.remaining()).as_nanos();
                 let left = left.saturating_sub(margin(*ttl).as_nanos());
                 now.after(Span::from_nanos(left))
@@ -147,7 +153,7 @@ impl Guard {
     /// Completes when the lock is lost.
     pub(super) fn lost(&self) -> Pin<Box<dyn Future<Output = ()>>> {
         match self {
-            Guard::Fenced(lease, others) => {
+            RunGuard::Fenced(lease, others) => {
                 let mut lost: Vec<_> = all(lease, others)
                     .map(|lease| Box::pin(lease.lost()))
                     .collect();
@@ -162,13 +168,13 @@ impl Guard {
                     }
                 }))
             }
-            Guard::Tokenless { guard, .. } => Box::pin(guard.lost()),
+            RunGuard::Tokenless { guard, .. } => Box::pin(guard.lost()),
         }
     }
 
     /// Completes when requests are known to wait for a lock: with the lock and their number.
     pub(super) fn wanted(&self) -> Pin<Box<dyn Future<Output = (LockName, u32)>>> {
-        let Guard::Fenced(lease, others) = self else {
+        let RunGuard::Fenced(lease, others) = self else {
             return Box::pin(std::future::pending());
         };
         let mut wanted: Vec<_> = all(lease, others)
@@ -182,7 +188,7 @@ impl Guard {
 
     /// Asks the authority for every grant whose deadline has passed; see [`Lease::resume`].
     pub(super) async fn resume(&mut self) -> Result<(), Error> {
-        let Guard::Fenced(lease, others) = self else {
+        let RunGuard::Fenced(lease, others) = self else {
             // Refused before it was acquired.
             return Err(Fault::unsupported("acknowledge the same token").into());
         };
@@ -195,11 +201,11 @@ impl Guard {
     /// Why the lock is lost, as far as this side knows.
     fn loss(&self) -> Failure {
         let lease = match self {
-            Guard::Fenced(lease, others) => {
+            RunGuard::Fenced(lease, others) => {
                 let lost = all(lease, others).find(|lease| lease.check().is_err());
                 lost.unwrap_or(lease)
             }
-            Guard::Tokenless { guard, .. } => {
+            RunGuard::Tokenless { guard, .. } => {
                 let lock = guard.lock();
                 let message = format!("{lock} is lost: most primaries did not extend it in time");
                 return Failure::new(LOST, Code::Expired, message);
@@ -237,12 +243,12 @@ impl Guard {
     pub(super) async fn free(self) {
         let release = async {
             match self {
-                Guard::Fenced(lease, others) => {
+                RunGuard::Fenced(lease, others) => {
                     for lease in others.into_iter().chain([lease]) {
                         drop(lease.release().await);
                     }
                 }
-                Guard::Tokenless { guard, .. } => drop(guard.release().await),
+                RunGuard::Tokenless { guard, .. } => drop(guard.release().await),
             }
         };
         let _ = tokio::time::timeout(SHUTDOWN_WAIT, release).await;
@@ -252,7 +258,7 @@ impl Guard {
     /// status.
     pub(super) async fn release(self, out: Out) -> Option<Failure> {
         match self {
-            Guard::Fenced(lease, others) => {
+            RunGuard::Fenced(lease, others) => {
                 let mut failure = None;
                 for lease in others.into_iter().chain([lease]) {
                     let lost = release(lease, out).await;
@@ -260,7 +266,7 @@ impl Guard {
                 }
                 failure
             }
-            Guard::Tokenless { guard, ttl } => {
+            RunGuard::Tokenless { guard, ttl } => {
                 let lock = guard.lock().clone();
                 if !guard.release().await {
                     // It was lost, or the primaries did not answer: nobody can tell.
@@ -291,7 +297,7 @@ fn all<'a>(lease: &'a Lease, others: &'a [Lease]) -> impl Iterator<Item = &'a Le
     std::iter::once(lease).chain(others)
 }
 
-async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
+async fn tokenless(args: &RunArgs, out: Out) -> Result<RunGuard, Failure> {
     let lock_args = &args.lock_args;
     let url = &lock_args.connection.authority;
     if lock_args.client_id.is_some() || lock_args.metadata.is_some() {
@@ -338,7 +344,7 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
     let (ttl, wait) = (lock_args.ttl.span().to_duration(), lock_args.wait());
     let granted = redlock.acquire(lock_args.lock.as_str(), ttl, wait).await;
     match granted.map_err(|error| refused(&error, args))? {
-        Some(guard) => Ok(Guard::Tokenless {
+        Some(guard) => Ok(RunGuard::Tokenless {
             guard,
             ttl: lock_args.ttl,
         }),

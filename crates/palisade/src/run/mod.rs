@@ -33,10 +33,10 @@ use rustix::process::Signal;
 
 use crate::cli::{FAILED, Failure, OnDeadline, Out, RunArgs, USAGE, millis, runtime};
 use deadline::Supervisor;
-use guard::{Guard, SHUTDOWN_WAIT};
+use guard::{RunGuard, SHUTDOWN_WAIT};
 use renewals::Renewals;
 use signals::Signals;
-use supervise::{End, SupervisedJob};
+use supervise::{JobEnd, SupervisedJob};
 use terminal::Terminal;
 use watchdog::Watchdog;
 
@@ -114,13 +114,13 @@ const DEFAULT_KILL_AFTER: Span = Span::from_millis(10_000);
 const LONGEST_DEFAULT_GRACE: Span = Span::from_millis(2_000);
 
 /// How palisade ends.
-struct Ended {
+struct RunEnd {
     status: u8,
     /// By the SIGINT of which its command died.
     interrupted: bool,
 }
 
-async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<Ended, Failure> {
+async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<RunEnd, Failure> {
     if args.on_deadline == OnDeadline::Freeze && !group::sees_processes() {
         let why = "--on-deadline freeze has to see that the command's processes are stopped, and /proc does not list them";
         return Err(Failure::local(why.to_owned())
@@ -128,7 +128,7 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<Ended, Failure> {
     }
     let mut signals = Signals::ending()?;
     let mut guard = tokio::select! {
-        guard = Guard::acquire(args, out) => guard?,
+        guard = RunGuard::acquire(args, out) => guard?,
         // Nothing runs yet. The client releases any grant that the request got or will get.
         signal = signals.next() => return Ok(ended_by(signal)),
     };
@@ -173,7 +173,7 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<Ended, Failure> {
         return if end.overtime {
             Err(timed_out(&lock, args))
         } else {
-            Ok(Ended {
+            Ok(RunEnd {
                 status: end.status,
                 interrupted: end.interrupted,
             })
@@ -191,8 +191,8 @@ fn timed_out(lock: &LockName, args: &RunArgs) -> Failure {
     Failure::new(TIMED_OUT, Code::Expired, message).hint("choose a longer --timeout")
 }
 
-fn ended_by(signal: Signal) -> Ended {
-    Ended {
+fn ended_by(signal: Signal) -> RunEnd {
+    RunEnd {
         status: u8::try_from(128 + signal.as_raw()).unwrap_or(FAILED),
         interrupted: false,
     }
@@ -202,11 +202,11 @@ fn ended_by(signal: Signal) -> Ended {
 async fn job(
     args: &RunArgs,
     grace: Span,
-    guard: &mut Guard,
+    guard: &mut RunGuard,
     environment: &[(&'static str, String)],
     signals: &mut Signals,
     out: Out,
-) -> Result<End, Failure> {
+) -> Result<JobEnd, Failure> {
     let failed = |what: &str, error: io::Error| Failure::local(format!("{what}: {error}"));
     signals.watch_all()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))

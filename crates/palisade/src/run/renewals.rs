@@ -2,7 +2,7 @@
 
 use palisade_core::{LockName, Span, Timestamp, Ttl};
 
-use super::deadline::Hold;
+use super::deadline::GuardReport;
 use crate::cli::{Out, millis};
 
 /// Watches the renewals of a lease while its job runs.
@@ -27,8 +27,8 @@ impl Renewals {
     }
 
     /// Warns once when half of the lease has passed without a renewal: the first was due after a third.
-    pub(super) fn check(&mut self, now: Timestamp, hold: Hold) {
-        let Hold::Until(deadline) = hold else {
+    pub(super) fn check(&mut self, now: Timestamp, hold: GuardReport) {
+        let GuardReport::Until(deadline) = hold else {
             return;
         };
         let left = deadline.since(now);

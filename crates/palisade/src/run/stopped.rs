@@ -14,13 +14,13 @@ use std::fs;
 use palisade_core::{Span, Timestamp};
 use rustix::process::Signal;
 
-use super::group::{self, Group, Row};
+use super::group::{self, Group, ProcessRow};
 use super::watchdog;
 
 /// A job that is being stopped, or is stopped.
-pub(super) struct Stopped {
+pub(super) struct StoppedJob {
     group: Group,
-    rows: Vec<Row>,
+    rows: Vec<ProcessRow>,
     threads: Threads,
     /// The processes that somebody else had stopped before: they stay stopped.
     before: BTreeSet<i32>,
@@ -47,9 +47,9 @@ enum State {
     Runs,
 }
 
-impl Stopped {
+impl StoppedJob {
     /// Sends SIGSTOP to the whole job.
-    pub(super) fn begin(group: Group, now: Timestamp) -> Stopped {
+    pub(super) fn begin(group: Group, now: Timestamp) -> StoppedJob {
         let rows = list(group).unwrap_or_default();
         let threads = read(&rows);
         let at_rest = |pid: i32| {
@@ -57,7 +57,7 @@ impl Stopped {
             its.all(|(_, thread)| matches!(thread.state, State::Stopped | State::Dead))
         };
         let before = rows.iter().map(|row| row.pid).filter(|pid| at_rest(*pid));
-        let stopped = Stopped {
+        let stopped = StoppedJob {
             group,
             before: before.collect(),
             threads: Threads::new(),
@@ -128,7 +128,7 @@ impl Stopped {
     }
 
     /// Its processes outside the group.
-    pub(super) fn outside(&self) -> impl Iterator<Item = &Row> {
+    pub(super) fn outside(&self) -> impl Iterator<Item = &ProcessRow> {
         self.rows.iter().filter(|row| !self.group.contains(row))
     }
 
@@ -138,14 +138,14 @@ impl Stopped {
     }
 }
 
-fn list(group: Group) -> Option<Vec<Row>> {
+fn list(group: Group) -> Option<Vec<ProcessRow>> {
     let mut rows = group.rows()?;
     rows.retain(|row| !watchdog::is_one(row.pid));
     Some(rows)
 }
 
 /// The threads of these processes. What has ended meanwhile is missing, and the next list differs.
-fn read(rows: &[Row]) -> Threads {
+fn read(rows: &[ProcessRow]) -> Threads {
     let mut threads = Threads::new();
     for row in rows {
         let Ok(entries) = fs::read_dir(format!("/proc/{}/task", row.pid)) else {

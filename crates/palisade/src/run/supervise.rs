@@ -5,9 +5,9 @@ use palisade_core::{LockName, Span, Timestamp};
 use rustix::process::{Pid, Signal};
 
 use super::child::{Children, Reaped};
-use super::deadline::{Hold, Job, JobSignal, Step, Supervisor};
+use super::deadline::{GuardReport, JobProcesses, JobSignal, NextAction, Supervisor};
 use super::group;
-use super::guard::Guard;
+use super::guard::RunGuard;
 use super::renewals::Renewals;
 use super::signals::{self, Signals};
 use super::sys;
@@ -17,7 +17,7 @@ use crate::cli::{Out, millis, signal_name};
 
 /// A job and everything needed to supervise it.
 pub(super) struct SupervisedJob<'a> {
-    pub(super) guard: &'a mut Guard,
+    pub(super) guard: &'a mut RunGuard,
     pub(super) signals: &'a mut Signals,
     pub(super) supervisor: Supervisor,
     pub(super) children: Children,
@@ -40,7 +40,7 @@ pub(super) struct SupervisedJob<'a> {
 
 /// How a job ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
+pub(super) struct JobEnd {
     /// The command's exit status.
     pub(super) status: u8,
     /// The lock was lost before every process of the job was gone.
@@ -54,7 +54,7 @@ pub(super) struct End {
 
 impl SupervisedJob<'_> {
     /// Supervises until no process of the job is alive.
-    pub(super) async fn until_gone(mut self) -> End {
+    pub(super) async fn until_gone(mut self) -> JobEnd {
         let (mut lost, mut wanted) = (self.guard.lost(), self.guard.wanted());
         let (mut is_lost, mut passed_on) = (false, None);
         loop {
@@ -105,15 +105,15 @@ impl SupervisedJob<'_> {
             .warning(&format!("{wait} for {lock}: sent {signal} to the job"));
     }
 
-    fn decide(&mut self) -> Step {
+    fn decide(&mut self) -> NextAction {
         let watchdog = self.watchdog_pid();
         let job = self.children.job(watchdog);
         let (now, mut hold) = self.guard.state();
         // Asked after the check of the job: the watchdog records a kill before it kills.
         if self.watchdog.as_ref().is_some_and(Watchdog::has_killed) {
-            hold = Hold::Lost;
+            hold = GuardReport::Lost;
         }
-        if job == Job::Runs {
+        if job == JobProcesses::Runs {
             self.renewals.check(now, hold);
         }
         let step = self.supervisor.step(now, hold, job);
@@ -121,7 +121,7 @@ impl SupervisedJob<'_> {
             watchdog.send_deadline(self.supervisor.deadline());
         }
         if let Some(signal) = step.signal {
-            if signal == JobSignal::Terminate && job == Job::Leftovers {
+            if signal == JobSignal::Terminate && job == JobProcesses::Leftovers {
                 self.name_leftovers();
             }
             self.send(signal, job);
@@ -143,8 +143,8 @@ impl SupervisedJob<'_> {
         }
     }
 
-    fn send(&self, signal: JobSignal, job: Job) {
-        let reaped = job != Job::Runs;
+    fn send(&self, signal: JobSignal, job: JobProcesses) {
+        let reaped = job != JobProcesses::Runs;
         let send = |signal| {
             self.children
                 .group()
@@ -266,7 +266,7 @@ impl SupervisedJob<'_> {
         self.watchdog.as_ref().map(Watchdog::pid)
     }
 
-    fn end(self) -> End {
+    fn end(self) -> JobEnd {
         let had_terminal = self.terminal.as_ref().is_some_and(Terminal::is_given);
         if let Some(mut terminal) = self.terminal {
             terminal.take_back();
@@ -280,7 +280,7 @@ impl SupervisedJob<'_> {
                 millis(self.kill_after.as_millis())
             ));
         }
-        End {
+        JobEnd {
             status: self.children.status().unwrap_or(u8::MAX),
             lost: self.supervisor.lost(),
             overtime: self.supervisor.overtime(),

@@ -89,19 +89,19 @@ pub(crate) enum Error {
 pub(crate) struct Member {
     pub(crate) node: Node,
     pub(crate) peers: Peers,
-    pub(crate) view: Arc<View>,
+    pub(crate) view: Arc<ClusterView>,
     pub(crate) created: bool,
 }
 
 /// A node's needs besides its directory.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedNode {
     tls: Option<Arc<Server>>,
     listener: TcpListener,
     list: Option<List>,
 }
 
 /// Checks the certificates and the list, and takes the port for other nodes.
-pub(crate) async fn prepare(settings: &Settings) -> Result<Prepared, Error> {
+pub(crate) async fn prepare(settings: &Settings) -> Result<PreparedNode, Error> {
     let tls = certificates(settings)?;
     let mut asked = settings.join.iter().chain([&settings.url]);
     if asked.any(|url| url.starts_with("https://")) {
@@ -116,7 +116,7 @@ pub(crate) async fn prepare(settings: &Settings) -> Result<Prepared, Error> {
         at: settings.peer,
         source,
     })?;
-    Ok(Prepared {
+    Ok(PreparedNode {
         tls,
         listener,
         list,
@@ -128,10 +128,10 @@ pub(crate) async fn prepare(settings: &Settings) -> Result<Prepared, Error> {
 pub(crate) async fn start(
     data: &Path,
     settings: &Settings,
-    prepared: Prepared,
+    prepared: PreparedNode,
     node: &node::Settings,
 ) -> Result<Member, Error> {
-    let Prepared {
+    let PreparedNode {
         tls,
         listener,
         list,
@@ -200,9 +200,9 @@ pub(crate) async fn start(
         &node_settings,
     );
     let node = node.await?;
-    let view = View::new(&node, &peers, (directory.node(), &settings.url), &identity);
+    let view = ClusterView::new(&node, &peers, (directory.node(), &settings.url), &identity);
     introduce(&node, &peers, settings, &view, starts);
-    let candidate = join::Candidate {
+    let candidate = join::JoiningNode {
         node: directory.node(),
         engine: node.engine.clone(),
         peers: peers.clone(),
@@ -386,7 +386,13 @@ pub(super) fn marked(data: &Path, why: String) -> Error {
 }
 
 /// From now on this node answers its peers, and introduces itself as a member.
-fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, starts: u64) {
+fn introduce(
+    node: &Node,
+    peers: &Peers,
+    settings: &Settings,
+    view: &Arc<ClusterView>,
+    starts: u64,
+) {
     let (address, url) = (settings.peer_name.clone(), settings.url.clone());
     let timers = settings.timers;
     let (of, store) = (Arc::clone(view), node.store.clone());
@@ -412,7 +418,7 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
 }
 
 /// The cluster as this node sees it.
-pub(crate) struct View {
+pub(crate) struct ClusterView {
     node: NodeId,
     url: String,
     timers: Profile,
@@ -429,14 +435,14 @@ pub(crate) struct View {
     lost: watch::Sender<BTreeSet<String>>,
 }
 
-impl View {
+impl ClusterView {
     fn new(
         node: &Node,
         peers: &Peers,
         (id, url): (NodeId, &str),
         identity: &Identity,
-    ) -> Arc<View> {
-        Arc::new(View {
+    ) -> Arc<ClusterView> {
+        Arc::new(ClusterView {
             node: id,
             url: url.to_owned(),
             timers: peers.own().timers,

@@ -16,7 +16,7 @@ use crate::cluster::{Error, Nodes};
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A cluster that was found.
-pub(super) struct Found {
+pub(super) struct FoundCluster {
     pub(super) authority: Id,
     pub(super) incarnation: Id,
     pub(super) members: BTreeMap<NodeId, String>,
@@ -27,14 +27,14 @@ pub(super) struct Found {
 /// Looks for the cluster at these URLs until one of them answers.
 ///
 /// # Errors The server that answers is not a cluster.
-pub(super) async fn find(urls: &[String], tls: &TlsFiles) -> Result<Found, String> {
+pub(super) async fn find(urls: &[String], tls: &TlsFiles) -> Result<FoundCluster, String> {
     let nodes = Nodes::new(urls.to_vec(), tls).map_err(|error| error.to_string())?;
     let mut said = String::new();
     loop {
         match nodes.view().await {
             Ok(view) => {
                 let id = |text: &str| text.parse::<Id>().map_err(|why| format!("{text}: {why}"));
-                return Ok(Found {
+                return Ok(FoundCluster {
                     authority: id(&view.authority)?,
                     incarnation: id(&view.incarnation)?,
                     members: members(&view)?,
@@ -62,7 +62,7 @@ fn members(view: &ClusterReply) -> Result<BTreeMap<NodeId, String>, String> {
 }
 
 /// A node that wants a vote.
-pub(super) struct Candidate {
+pub(super) struct JoiningNode {
     pub(super) node: NodeId,
     pub(super) engine: Engine<Tokio>,
     pub(super) peers: Peers,
@@ -75,7 +75,7 @@ pub(super) struct Candidate {
     pub(super) tls: TlsFiles,
 }
 
-impl Candidate {
+impl JoiningNode {
     /// Asks to be added, until this node votes. A node that was removed does not ask.
     ///
     /// Also meets the listed nodes that are no members, once: one of another cluster refuses this one, and both logs say so.

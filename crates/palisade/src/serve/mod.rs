@@ -70,7 +70,7 @@ pub(crate) enum Error {
         source: Box<cluster::Error>,
     },
     #[error(transparent)]
-    Directory(#[from] data_directory::Refused),
+    Directory(#[from] data_directory::UnusableDirectory),
     #[error(transparent)]
     Serve(#[from] net::ServeError),
     #[error(transparent)]
@@ -187,7 +187,7 @@ async fn run_single(settings: &Settings, listeners: Listeners) -> Result<(), Err
 async fn run_member(
     settings: &Settings,
     cluster: &cluster::Settings,
-    prepared: cluster::Prepared,
+    prepared: cluster::PreparedNode,
     listeners: Listeners,
 ) -> Result<(), Error> {
     let node = node::Settings {

@@ -21,13 +21,13 @@ use crate::store::app::{App, refused};
 /// The fields of a JSON object, taken one by one: an error names its field, and fields left at the end are
 /// unknown.
 #[derive(Debug)]
-pub(super) struct Fields {
+pub(super) struct ObjectFields {
     /// Where in the body this object is, with a trailing dot.
     path: &'static str,
     left: Map<String, Value>,
 }
 
-impl Fields {
+impl ObjectFields {
     /// An optional field; `null` counts as absent.
     fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|value| !value.is_null())
@@ -92,9 +92,13 @@ impl Fields {
         })
     }
 
-    pub(super) fn object(&mut self, name: &str, path: &'static str) -> Result<Fields, Problem> {
+    pub(super) fn object(
+        &mut self,
+        name: &str,
+        path: &'static str,
+    ) -> Result<ObjectFields, Problem> {
         match self.need(name)? {
-            Value::Object(left) => Ok(Fields { path, left }),
+            Value::Object(left) => Ok(ObjectFields { path, left }),
             other => Err(self.wrong(name, "an object", &other)),
         }
     }
@@ -216,9 +220,9 @@ impl<'de> Deserialize<'de> for Single {
 }
 
 /// The whole body.
-fn parse(body: &[u8]) -> Result<Fields, Problem> {
+fn parse(body: &[u8]) -> Result<ObjectFields, Problem> {
     match serde_json::from_slice(body) {
-        Ok(Single(Value::Object(left))) => Ok(Fields { path: "", left }),
+        Ok(Single(Value::Object(left))) => Ok(ObjectFields { path: "", left }),
         Ok(Single(other)) => Err(Problem::invalid(format!(
             "the body must be a JSON object, not {}",
             shown(&other.to_string())
@@ -227,10 +231,10 @@ fn parse(body: &[u8]) -> Result<Fields, Problem> {
     }
 }
 
-impl FromRequest<Arc<App>> for Fields {
+impl FromRequest<Arc<App>> for ObjectFields {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &Arc<App>) -> Result<Fields, Problem> {
+    async fn from_request(request: Request, _: &Arc<App>) -> Result<ObjectFields, Problem> {
         declared_as_json(request.headers())?;
         let body = shell::read(request.into_body())
             .await

@@ -17,7 +17,7 @@ use palisade_fence::{
 use serde::{Deserialize, Serialize};
 
 use crate::store::app::{App, mode_name};
-use crate::store::input::Fields;
+use crate::store::input::ObjectFields;
 
 /// The answer to a claim or a write.
 #[derive(Debug, Serialize)]
@@ -87,7 +87,7 @@ impl Presented {
 
 /// The common part of a claim and a write: the resource, and the presented token.
 fn named(
-    fields: &mut Fields,
+    fields: &mut ObjectFields,
     app: &App,
     writes: bool,
 ) -> Result<(Resource, Option<Presented>), Problem> {
@@ -112,7 +112,7 @@ fn tokenless(resource: &ResourceId) -> Problem {
 /// `POST /v1/storage/claim`: raises the fence, before the first read (rule F2).
 pub(super) async fn claim(
     State(app): State<Arc<App>>,
-    mut fields: Fields,
+    mut fields: ObjectFields,
 ) -> Result<Json<Success>, Problem> {
     let (resource, presented) = named(&mut fields, &app, false)?;
     let presented = presented.ok_or_else(|| tokenless(resource.id()))?;
@@ -123,7 +123,7 @@ pub(super) async fn claim(
 /// `POST /v1/storage/write`: changes an object and claims, in one step.
 pub(super) async fn write(
     State(app): State<Arc<App>>,
-    mut fields: Fields,
+    mut fields: ObjectFields,
 ) -> Result<Json<Success>, Problem> {
     let (resource, presented) = named(&mut fields, &app, true)?;
     match (&presented, app.store.mode()) {
@@ -148,43 +148,43 @@ pub(super) async fn write(
 /// The `write_payload`: the effect of a write.
 struct Mutation {
     path: String,
-    kind: Kind,
+    kind: RequestClass,
     bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum RequestClass {
     Put,
     Append,
     Delete,
 }
 
-impl Kind {
+impl RequestClass {
     const fn word(self) -> &'static str {
         match self {
-            Kind::Put => "PUT",
-            Kind::Append => "APPEND",
-            Kind::Delete => "DELETE",
+            RequestClass::Put => "PUT",
+            RequestClass::Append => "APPEND",
+            RequestClass::Delete => "DELETE",
         }
     }
 }
 
 impl Mutation {
-    fn take(mut fields: Fields) -> Result<Mutation, Problem> {
+    fn take(mut fields: ObjectFields) -> Result<Mutation, Problem> {
         let path = fields.text("file_path")?;
         ObjectPath::new(&path)?;
         let kind = match fields.text("mutation_type")?.as_str() {
-            "PUT" => Kind::Put,
-            "APPEND" => Kind::Append,
-            "DELETE" => Kind::Delete,
+            "PUT" => RequestClass::Put,
+            "APPEND" => RequestClass::Append,
+            "DELETE" => RequestClass::Delete,
             _ => {
                 let message = "write_payload.mutation_type must be PUT, APPEND or DELETE";
                 return Err(Problem::invalid(message));
             }
         };
         let bytes = match kind {
-            Kind::Put | Kind::Append => fields.bytes("bytes")?,
-            Kind::Delete => {
+            RequestClass::Put | RequestClass::Append => fields.bytes("bytes")?,
+            RequestClass::Delete => {
                 fields.without("bytes", "a DELETE has none")?;
                 Vec::new()
             }
@@ -195,9 +195,9 @@ impl Mutation {
 
     fn write(&self, sequence: Option<Sequence>) -> Write<'_> {
         let change = match self.kind {
-            Kind::Put => Change::Put(&self.bytes),
-            Kind::Append => Change::Append(&self.bytes),
-            Kind::Delete => Change::Delete,
+            RequestClass::Put => Change::Put(&self.bytes),
+            RequestClass::Append => Change::Append(&self.bytes),
+            RequestClass::Delete => Change::Delete,
         };
         Write {
             key: &self.path,
@@ -276,7 +276,7 @@ fn object(
 
 /// The store's record of a resource.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
+pub(super) struct ShownResource {
     resource_id: String,
     highest: Option<Token53>,
     authority: Option<String>,
@@ -286,14 +286,14 @@ pub(super) struct Shown {
     fence: &'static str,
 }
 
-impl Shown {
-    fn new(id: &ResourceId, view: &View, mode: Mode) -> Shown {
+impl ShownResource {
+    fn new(id: &ResourceId, view: &View, mode: Mode) -> ShownResource {
         let fence = &view.fence;
         let sequence = match fence.mark.map(|mark| mark.written) {
             Some(Written::Through(sequence)) => Some(sequence.get()),
             _ => None,
         };
-        Shown {
+        ShownResource {
             resource_id: id.as_str().to_owned(),
             highest: fence.highest().map(Token::get),
             authority: fence
@@ -312,16 +312,20 @@ impl Shown {
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     path: Result<Path<String>, PathRejection>,
-) -> Result<Json<Shown>, Problem> {
+) -> Result<Json<ShownResource>, Problem> {
     let Path(name) = path.map_err(unreadable)?;
     let resource = app.store.resource(&name)?;
     let view = resource.view().await?.unwrap_or_default();
-    Ok(Json(Shown::new(resource.id(), &view, app.store.mode())))
+    Ok(Json(ShownResource::new(
+        resource.id(),
+        &view,
+        app.store.mode(),
+    )))
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Listing {
+pub(super) struct ObjectListing {
     #[serde(default)]
     prefix: String,
     cursor: Option<String>,
@@ -331,16 +335,16 @@ pub(super) struct Listing {
 /// A page of resources; `cursor` leads to the next one.
 #[derive(Debug, Serialize)]
 pub(super) struct Page {
-    resources: Vec<Shown>,
+    resources: Vec<ShownResource>,
     cursor: Option<String>,
 }
 
 /// `GET /v1/storage?prefix=&limit=&cursor=`: the resources, in name order.
 pub(super) async fn list(
     State(app): State<Arc<App>>,
-    query: Result<Query<Listing>, QueryRejection>,
+    query: Result<Query<ObjectListing>, QueryRejection>,
 ) -> Result<Json<Page>, Problem> {
-    let Query(Listing {
+    let Query(ObjectListing {
         prefix,
         cursor,
         limit,
@@ -350,10 +354,10 @@ pub(super) async fn list(
         .store
         .list(&prefix, cursor.as_deref(), limit + 1)
         .await?;
-    let page: Vec<Shown> = found
+    let page: Vec<ShownResource> = found
         .iter()
         .take(limit)
-        .map(|(id, view)| Shown::new(id, view, app.store.mode()))
+        .map(|(id, view)| ShownResource::new(id, view, app.store.mode()))
         .collect();
     let more = found.len() > limit;
     let cursor = page

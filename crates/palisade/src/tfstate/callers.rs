@@ -17,22 +17,22 @@ use super::{failed, refused};
 
 /// The authority, as each caller reaches it.
 #[derive(Debug)]
-pub(crate) struct Callers {
+pub(crate) struct StateCallers {
     authority: String,
     /// With the token of this server, for callers without a password.
     options: Options,
-    clients: Mutex<HashMap<Mark, Client>>,
+    clients: Mutex<HashMap<CallerMark, Client>>,
 }
 
 /// Tells callers apart without their secrets: a digest of the password, or nothing for a caller without one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
-pub(super) struct Mark(String);
+pub(super) struct CallerMark(String);
 
-impl Mark {
+impl CallerMark {
     /// Of callers without a password.
-    pub(super) fn nobody() -> Mark {
-        Mark(String::new())
+    pub(super) fn nobody() -> CallerMark {
+        CallerMark(String::new())
     }
 
     pub(super) fn is_nobody(&self) -> bool {
@@ -42,24 +42,24 @@ impl Mark {
 
 /// A caller.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
+pub(super) struct StateCaller {
     token: Option<BearerToken>,
-    pub(super) mark: Mark,
+    pub(super) mark: CallerMark,
 }
 
-impl Caller {
+impl StateCaller {
     /// A caller that shows no password.
-    pub(super) fn nobody() -> Caller {
-        Caller {
+    pub(super) fn nobody() -> StateCaller {
+        StateCaller {
             token: None,
-            mark: Mark::nobody(),
+            mark: CallerMark::nobody(),
         }
     }
 }
 
-impl Callers {
-    pub(crate) fn new(authority: String, options: Options) -> Callers {
-        Callers {
+impl StateCallers {
+    pub(crate) fn new(authority: String, options: Options) -> StateCallers {
+        StateCallers {
             authority,
             options,
             clients: Mutex::default(),
@@ -67,16 +67,16 @@ impl Callers {
     }
 
     /// Reads the password of HTTP's basic authentication, or a bearer token.
-    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<StateCaller, Problem> {
         let Some(value) = headers.get(AUTHORIZATION) else {
-            return Ok(Caller::nobody());
+            return Ok(StateCaller::nobody());
         };
         let text = password(value.as_bytes()).ok_or_else(|| {
             let message = "Authorization must be Basic, with a token of the authority as the password, or Bearer";
             refused(Code::Unauthenticated, message)
         })?;
         if text.is_empty() {
-            return Ok(Caller::nobody());
+            return Ok(StateCaller::nobody());
         }
         let token = BearerToken::new(&text).map_err(|fault| {
             refused(
@@ -85,14 +85,14 @@ impl Callers {
             )
         })?;
         let digest = Sha256::digest(token.expose());
-        Ok(Caller {
-            mark: Mark(BASE64_STANDARD.encode(digest)),
+        Ok(StateCaller {
+            mark: CallerMark(BASE64_STANDARD.encode(digest)),
             token: Some(token),
         })
     }
 
     /// The authority, as this caller reaches it.
-    pub(super) async fn client(&self, caller: &Caller) -> Result<Client, Problem> {
+    pub(super) async fn client(&self, caller: &StateCaller) -> Result<Client, Problem> {
         if let Some(client) = self.known(&caller.mark) {
             return Ok(client);
         }
@@ -112,11 +112,11 @@ impl Callers {
     }
 
     /// The client of a caller that has acquired a lock, without asking anybody.
-    pub(super) fn known(&self, mark: &Mark) -> Option<Client> {
+    pub(super) fn known(&self, mark: &CallerMark) -> Option<Client> {
         self.lock().get(mark).cloned()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Mark, Client>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<CallerMark, Client>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

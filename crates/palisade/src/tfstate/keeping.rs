@@ -12,26 +12,26 @@ use futures_util::stream::{self, StreamExt as _};
 use palisade_client::{Client, Error, Released, Renewal};
 use palisade_core::{GrantRef, Token};
 
-use super::callers::Caller;
+use super::callers::StateCaller;
 use super::record::{Grant, Record};
-use super::{App, PREFIX, Place};
+use super::{App, PREFIX, StatePlace};
 
 /// The grants that are kept, by lock and lock ID.
 #[derive(Debug, Default)]
-pub(super) struct Keeping(Mutex<BTreeMap<(String, String), Kept>>);
+pub(super) struct Keeping(Mutex<BTreeMap<(String, String), KeptLock>>);
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct KeptLock {
     grant: GrantRef,
     token: Token,
-    caller: Caller,
+    caller: StateCaller,
     /// It was released, and the authority does not know yet.
     releasing: bool,
 }
 
 impl Keeping {
-    pub(super) fn add(&self, grant: &GrantRef, id: &str, token: Token, caller: Caller) {
-        let kept = Kept {
+    pub(super) fn add(&self, grant: &GrantRef, id: &str, token: Token, caller: StateCaller) {
+        let kept = KeptLock {
             grant: grant.clone(),
             token,
             caller,
@@ -49,14 +49,20 @@ impl Keeping {
     }
 
     /// Releases it as soon as the authority answers, and renews it no more.
-    pub(super) fn release_later(&self, grant: &GrantRef, id: &str, token: Token, caller: Caller) {
+    pub(super) fn release_later(
+        &self,
+        grant: &GrantRef,
+        id: &str,
+        token: Token,
+        caller: StateCaller,
+    ) {
         self.add(grant, id, token, caller);
         if let Some(kept) = self.lock().get_mut(&key(grant, id)) {
             kept.releasing = true;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, String), Kept>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, String), KeptLock>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,14 +81,14 @@ impl App {
         loop {
             let page = self.store.list(PREFIX, after.as_deref(), PAGE).await?;
             for (resource, view) in &page {
-                let Ok(place) = Place::new(self, resource.as_str().trim_start_matches(PREFIX))
+                let Ok(place) = StatePlace::new(self, resource.as_str().trim_start_matches(PREFIX))
                 else {
                     continue;
                 };
                 let highest = view.fence.highest();
                 for grant in Record::read(&place.resource).await?.held() {
                     if grant.caller.is_nobody() && Some(grant.token) >= highest {
-                        self.keep(&place, grant, &Caller::nobody());
+                        self.keep(&place, grant, &StateCaller::nobody());
                     }
                 }
             }
@@ -94,7 +100,7 @@ impl App {
     }
 
     /// Renews a grant from now on, if it was not released.
-    pub(super) fn keep(&self, at: &Place, grant: &Grant, caller: &Caller) {
+    pub(super) fn keep(&self, at: &StatePlace, grant: &Grant, caller: &StateCaller) {
         let named = grant.named(&at.lock).filter(|_| !grant.released);
         if let Some(named) = named.filter(|named| !self.keeping.has(&named.grant, &grant.id)) {
             self.keeping
@@ -140,7 +146,7 @@ pub(super) async fn keep(app: Arc<App>) {
 }
 
 /// One attempt. `None` if the grant stays; otherwise the reason for its end, unless it was released.
-async fn step(app: &App, kept: &Kept) -> Option<Option<String>> {
+async fn step(app: &App, kept: &KeptLock) -> Option<Option<String>> {
     let client = match app.callers.client(&kept.caller).await {
         Ok(client) => client,
         Err(problem) => {

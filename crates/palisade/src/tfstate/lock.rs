@@ -13,17 +13,17 @@ use palisade_fence::http::Problem;
 use palisade_proto::Code;
 use serde_json::Value;
 
-use super::callers::Caller;
+use super::callers::StateCaller;
 use super::info::{self, Info};
-use super::record::{Grant, Named, Record};
-use super::{App, Asked, Place, failed, keeping, refused, state};
+use super::record::{Grant, GrantName, Record};
+use super::{App, QueryParams, StatePlace, failed, keeping, refused, state};
 
 /// Acquires the lock: alone, or together with other plans for a plan.
 pub(super) async fn lock(
     app: &Arc<App>,
-    at: Place,
-    caller: Caller,
-    asked: &Asked,
+    at: StatePlace,
+    caller: StateCaller,
+    asked: &QueryParams,
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<Response, Problem> {
@@ -54,7 +54,7 @@ pub(super) async fn lock(
         .unwrap_or_else(|_| Err(Problem::unknown_outcome("the request was cut off")))
 }
 
-async fn record_now(at: &Place) -> Result<Record, Problem> {
+async fn record_now(at: &StatePlace) -> Result<Record, Problem> {
     Ok(Record::read(&at.resource).await?)
 }
 
@@ -63,7 +63,7 @@ async fn ask<K>(
     app: &App,
     request: LockRequest<K>,
     info: &Info,
-    asked: &Asked,
+    asked: &QueryParams,
 ) -> Result<Attempt, Error>
 where
     K: Kind<Guard = Lease> + Send,
@@ -76,9 +76,9 @@ where
 /// The answer to a LOCK whose ID was granted before; `None` if nothing is left of that grant.
 async fn repeated(
     app: &App,
-    at: &Place,
+    at: &StatePlace,
     client: &Client,
-    caller: &Caller,
+    caller: &StateCaller,
     grant: &Grant,
 ) -> Result<Option<Response>, Problem> {
     if grant.caller != caller.mark {
@@ -110,14 +110,14 @@ async fn repeated(
 /// Claims the state with the token, and records the grant, in one step; then it is renewed.
 async fn granted(
     app: &App,
-    at: &Place,
+    at: &StatePlace,
     client: &Client,
-    caller: Caller,
+    caller: StateCaller,
     info: &Info,
     lease: Lease,
 ) -> Result<Response, Problem> {
     let (token, authority, now) = (lease.token(), lease.authority().clone(), state::now());
-    let named = Named {
+    let named = GrantName {
         authority,
         grant: lease.detach(),
     };
@@ -139,12 +139,12 @@ async fn granted(
     Ok(StatusCode::OK.into_response())
 }
 
-pub(super) fn pass<'a>(named: &'a Named, token: Token, at: &'a Place) -> Pass<'a> {
+pub(super) fn pass<'a>(named: &'a GrantName, token: Token, at: &'a StatePlace) -> Pass<'a> {
     Pass::new(token).by(&named.authority).of(&at.lock)
 }
 
 /// 423, with the description of the conflicting lock: Terraform prints it, and tries again within its `-lock-timeout`.
-fn denied_with(at: &Place, record: &Record, denied: Attempt) -> Result<Response, Problem> {
+fn denied_with(at: &StatePlace, record: &Record, denied: Attempt) -> Result<Response, Problem> {
     let lock = at.lock.as_str();
     let body: Value = match denied {
         Attempt::Held(holder) => match record.holder(holder.token) {
@@ -177,8 +177,8 @@ fn denied_with(at: &Place, record: &Record, denied: Attempt) -> Result<Response,
 /// line: the current holder loses the lock.
 pub(super) async fn unlock(
     app: &App,
-    at: &Place,
-    caller: &Caller,
+    at: &StatePlace,
+    caller: &StateCaller,
     body: &[u8],
 ) -> Result<Response, Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
@@ -225,10 +225,10 @@ pub(super) async fn unlock(
 
 /// Notes a release in the record. A later holder's token forbids it, and makes it needless.
 async fn released(
-    at: &Place,
+    at: &StatePlace,
     mut record: Record,
     grant: &Grant,
-    named: &Named,
+    named: &GrantName,
 ) -> Result<Response, Problem> {
     record.release(&grant.id);
     match record
@@ -244,7 +244,7 @@ async fn released(
 }
 
 /// Takes the lock from its holder, whoever that is.
-async fn force(app: &App, at: &Place, caller: &Caller) -> Result<Response, Problem> {
+async fn force(app: &App, at: &StatePlace, caller: &StateCaller) -> Result<Response, Problem> {
     if caller.mark.is_nobody() && !app.policy.blind_unlock {
         return Err(refused(
             Code::Forbidden,
@@ -273,7 +273,7 @@ async fn force(app: &App, at: &Place, caller: &Caller) -> Result<Response, Probl
     Ok(StatusCode::OK.into_response())
 }
 
-async fn revoke(client: &Client, at: &Place, number: Token, id: &str) -> Result<(), Problem> {
+async fn revoke(client: &Client, at: &StatePlace, number: Token, id: &str) -> Result<(), Problem> {
     let reason = format!("terraform force-unlock {id}");
     let revoked = client.revoke(at.lock.as_str(), number, &reason).await;
     match revoked.map_err(|error| failed(&error))? {
@@ -284,7 +284,7 @@ async fn revoke(client: &Client, at: &Place, number: Token, id: &str) -> Result<
     }
 }
 
-fn unknown(at: &Place, record: &Record, id: &str) -> Problem {
+fn unknown(at: &StatePlace, record: &Record, id: &str) -> Problem {
     let held: Vec<&str> = record.held().map(|grant| grant.id.as_str()).collect();
     let message = match held.as_slice() {
         [] => format!("{} has no lock {id}", at.lock),

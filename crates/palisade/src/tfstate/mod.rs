@@ -55,11 +55,11 @@ use palisade_proto::codes::CodeRow;
 use palisade_server::shell::{self, ExchangeKind, Listeners, Shell};
 use tokio::sync::RwLock;
 
-pub(crate) use callers::Callers;
+pub(crate) use callers::StateCallers;
 
 /// The operator's settings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy {
+pub(crate) struct StatePolicy {
     /// The lease's time to live: how long a state stays locked when this server dies.
     pub(crate) ttl: Ttl,
     /// How many versions of a state are kept.
@@ -73,8 +73,8 @@ pub(crate) struct Policy {
 /// The state that all handlers share.
 pub(super) struct App {
     store: Store,
-    callers: Callers,
-    policy: Policy,
+    callers: StateCallers,
+    policy: StatePolicy,
     keeping: keeping::Keeping,
     /// Admit one change of a state at a time, and none while it is read. A hash of its name gives each state one.
     turns: [RwLock<()>; TURNS],
@@ -96,8 +96,8 @@ pub(crate) fn settings(state_bytes: usize) -> shell::Settings {
 pub(crate) async fn serve(
     listeners: Listeners,
     store: Store,
-    callers: Callers,
-    policy: Policy,
+    callers: StateCallers,
+    policy: StatePolicy,
     settings: shell::Settings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), String> {
@@ -227,8 +227,8 @@ async fn answer(
 ) -> Result<Response, Problem> {
     let Path(name) = name.map_err(|_| Problem::invalid("the name of the state is not UTF-8"))?;
     let Query(query) = query.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
-    let at = Place::new(&app, &name)?;
-    let asked = Asked::new(query)?;
+    let at = StatePlace::new(&app, &name)?;
+    let asked = QueryParams::new(query)?;
     let caller = app.callers.caller(&headers)?;
     match method.as_str() {
         "GET" => state::get(&app, &at, &caller, &asked).await,
@@ -248,13 +248,13 @@ async fn answer(
 
 /// A state: its lock and its resource.
 #[derive(Clone, Debug)]
-struct Place {
+struct StatePlace {
     lock: LockName,
     resource: Resource,
 }
 
-impl Place {
-    fn new(app: &App, name: &str) -> Result<Place, Problem> {
+impl StatePlace {
+    fn new(app: &App, name: &str) -> Result<StatePlace, Problem> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         let fits = |part: &str| !matches!(part, "" | "." | "..") && part.bytes().all(plain);
         if name.len() > NAME_BYTES || !name.split('/').all(fits) {
@@ -264,7 +264,7 @@ impl Place {
         }
         let full = format!("{PREFIX}{name}");
         let invalid = |error: String| Problem::invalid(error);
-        Ok(Place {
+        Ok(StatePlace {
             lock: LockName::new(&full).map_err(|error| invalid(error.to_string()))?,
             resource: app.store.resource(&full)?,
         })
@@ -281,16 +281,16 @@ impl Place {
 
 /// The parameters in an address's query. Terraform preserves the parameters of its configured address.
 #[derive(Debug, Default)]
-struct Asked {
+struct QueryParams {
     id: Option<String>,
     wait: Duration,
     version: Option<u64>,
     versions: bool,
 }
 
-impl Asked {
-    fn new(query: BTreeMap<String, String>) -> Result<Asked, Problem> {
-        let mut asked = Asked::default();
+impl QueryParams {
+    fn new(query: BTreeMap<String, String>) -> Result<QueryParams, Problem> {
+        let mut asked = QueryParams::default();
         for (name, value) in query {
             match name.as_str() {
                 "ID" => asked.id = Some(value),

@@ -6,7 +6,7 @@ use palisade_fence::{Change, Fence as _, Pass, Result, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::callers::Mark;
+use super::callers::CallerMark;
 
 /// The metadata of a state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ pub(super) struct Grant {
     #[serde(with = "number")]
     number: Token,
     /// The mark of the password that it was acquired with.
-    pub(super) caller: Mark,
+    pub(super) caller: CallerMark,
     /// When, in milliseconds since 1970.
     pub(super) at: u64,
     pub(super) released: bool,
@@ -63,18 +63,18 @@ pub(super) struct Grant {
 
 /// A grant's name at its authority.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct GrantName {
     pub(super) authority: AuthorityId,
     pub(super) grant: GrantRef,
 }
 
-impl Named {
+impl GrantName {
     /// The grant, as the record keeps it.
     pub(super) fn grant(
         &self,
         token: Token,
         info: &super::info::Info,
-        caller: Mark,
+        caller: CallerMark,
         at: u64,
     ) -> Grant {
         Grant {
@@ -95,8 +95,8 @@ impl Named {
 
 impl Grant {
     /// The grant's name at its authority; `None` if this program did not write the record.
-    pub(super) fn named(&self, lock: &LockName) -> Option<Named> {
-        Some(Named {
+    pub(super) fn named(&self, lock: &LockName) -> Option<GrantName> {
+        Some(GrantName {
             authority: AuthorityId::new(&self.authority).ok()?,
             grant: GrantRef {
                 lock: lock.clone(),

@@ -21,17 +21,17 @@ use palisade_proto::Code;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::callers::Caller;
+use super::callers::StateCaller;
 use super::lock::{others, pass};
 use super::record::{Record, Version, change};
-use super::{App, Asked, Place, failed, refused};
+use super::{App, QueryParams, StatePlace, failed, refused};
 
 /// The state as it is, or one of its versions, or the list of these.
 pub(super) async fn get(
     app: &App,
-    at: &Place,
-    caller: &Caller,
-    asked: &Asked,
+    at: &StatePlace,
+    caller: &StateCaller,
+    asked: &QueryParams,
 ) -> Result<Response, Problem> {
     // The authority says whether this caller may look.
     let client = app.callers.client(caller).await?;
@@ -83,7 +83,7 @@ pub(super) async fn get(
     Ok(response)
 }
 
-fn list(at: &Place, record: &Record) -> Response {
+fn list(at: &StatePlace, record: &Record) -> Response {
     let versions: Vec<_> = record
         .versions
         .iter()
@@ -102,9 +102,9 @@ fn list(at: &Place, record: &Record) -> Response {
 /// locked since.
 pub(super) async fn post(
     app: &App,
-    at: &Place,
-    caller: &Caller,
-    asked: &Asked,
+    at: &StatePlace,
+    caller: &StateCaller,
+    asked: &QueryParams,
     headers: &HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
@@ -176,8 +176,8 @@ pub(super) async fn post(
 /// that the authority decides whether this caller may hold it.
 async fn without_lock(
     app: &App,
-    at: &Place,
-    caller: &Caller,
+    at: &StatePlace,
+    caller: &StateCaller,
     body: &[u8],
 ) -> Result<Response, Problem> {
     let view = at.resource.view().await?;
@@ -215,7 +215,7 @@ fn names_no_lock() -> Problem {
 /// state is unchanged.
 async fn add(
     app: &App,
-    at: &Place,
+    at: &StatePlace,
     record: &mut Record,
     mut version: Version,
     by: Option<Pass<'_>>,
@@ -295,11 +295,11 @@ impl Version {
     fn new(record: &Record, lock: Option<(&str, u64)>, who: &str, body: &[u8]) -> Version {
         /// The readable head of a state, also of an encrypted one.
         #[derive(Default, Deserialize)]
-        struct Head {
+        struct StateHead {
             serial: Option<u64>,
             lineage: Option<String>,
         }
-        let head: Head = serde_json::from_slice(body).unwrap_or_default();
+        let head: StateHead = serde_json::from_slice(body).unwrap_or_default();
         Version {
             number: record.versions.last().map_or(1, |last| last.number + 1),
             at: now(),

@@ -136,46 +136,50 @@ fn usage(about: &'static str, at: &str, used: u64, limit: u64, next: &str) -> Fi
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::State;
+    use super::super::finding::Severity;
     use super::super::judge::tests::{HERE, NOW, state};
     use super::*;
 
     #[test]
     fn figures_near_their_limit_are_found() {
         for (metrics, about, expected) in [
-            ("palisade_disk_free_bytes 1000", "disk", State::Warning),
+            ("palisade_disk_free_bytes 1000", "disk", Severity::Warning),
             (
                 "palisade_disk_free_bytes 1000\npalisade_log_full 1",
                 "disk",
-                State::Problem,
+                Severity::Problem,
             ),
             (
                 "process_open_fds 820\nprocess_max_fds 1024",
                 "descriptors",
-                State::Warning,
+                Severity::Warning,
             ),
             (
                 "process_open_fds 1024\nprocess_max_fds 1024",
                 "descriptors",
-                State::Problem,
+                Severity::Problem,
             ),
             (
                 "process_open_fds 810\nprocess_max_fds 1024",
                 "descriptors",
-                State::Ok,
+                Severity::Ok,
             ),
             (
                 "palisade_connections 9000\npalisade_connections_limit 10000",
                 "connections",
-                State::Warning,
+                Severity::Warning,
             ),
-            ("palisade_next_token 0", "tokens", State::Problem),
-            ("palisade_history_unwritable 1", "history", State::Warning),
-            ("palisade_audit_lost_total 1", "audit", State::Warning),
+            ("palisade_next_token 0", "tokens", Severity::Problem),
+            (
+                "palisade_history_unwritable 1",
+                "history",
+                Severity::Warning,
+            ),
+            ("palisade_audit_lost_total 1", "audit", Severity::Warning),
             (
                 "palisade_client_ca_expires_timestamp_seconds 1790000100",
                 "certificate",
-                State::Warning,
+                Severity::Warning,
             ),
         ] {
             let findings = all(HERE, &Metrics::of(metrics), NOW);

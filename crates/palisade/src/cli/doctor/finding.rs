@@ -9,7 +9,7 @@ use super::super::output::Out;
 /// How something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(super) enum Severity {
     Ok,
     /// Worth knowing; nothing has to be done.
     Note,
@@ -20,14 +20,14 @@ pub(super) enum State {
     Problem,
 }
 
-impl State {
+impl Severity {
     fn name(self) -> &'static str {
         match self {
-            State::Ok => "ok",
-            State::Note => "note",
-            State::Unknown => "unknown",
-            State::Warning => "warning",
-            State::Problem => "problem",
+            Severity::Ok => "ok",
+            Severity::Note => "note",
+            Severity::Unknown => "unknown",
+            Severity::Warning => "warning",
+            Severity::Problem => "problem",
         }
     }
 }
@@ -35,7 +35,7 @@ impl State {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Finding {
-    pub(super) state: State,
+    pub(super) state: Severity,
     /// The subject, in one word.
     pub(super) about: &'static str,
     /// The address, the file or the directory.
@@ -49,7 +49,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    fn new(state: State, about: &'static str, at: &str, what: impl Into<String>) -> Finding {
+    fn new(state: Severity, about: &'static str, at: &str, what: impl Into<String>) -> Finding {
         Finding {
             state,
             about,
@@ -61,23 +61,23 @@ impl Finding {
     }
 
     pub(super) fn ok(about: &'static str, at: &str, what: impl Into<String>) -> Finding {
-        Finding::new(State::Ok, about, at, what)
+        Finding::new(Severity::Ok, about, at, what)
     }
 
     pub(super) fn note(about: &'static str, at: &str, what: impl Into<String>) -> Finding {
-        Finding::new(State::Note, about, at, what)
+        Finding::new(Severity::Note, about, at, what)
     }
 
     pub(super) fn unknown(about: &'static str, at: &str, what: impl Into<String>) -> Finding {
-        Finding::new(State::Unknown, about, at, what)
+        Finding::new(Severity::Unknown, about, at, what)
     }
 
     pub(super) fn warning(about: &'static str, at: &str, what: impl Into<String>) -> Finding {
-        Finding::new(State::Warning, about, at, what)
+        Finding::new(Severity::Warning, about, at, what)
     }
 
     pub(super) fn problem(about: &'static str, at: &str, what: impl Into<String>) -> Finding {
-        Finding::new(State::Problem, about, at, what)
+        Finding::new(Severity::Problem, about, at, what)
     }
 
     /// With the next thing to type.
@@ -95,7 +95,7 @@ impl Finding {
     fn text(&self, out: Out) -> String {
         let state = format!("{:7}", self.state.name());
         let state = match self.state {
-            State::Ok | State::Note => out.faint(&state),
+            Severity::Ok | Severity::Note => out.faint(&state),
             _ => out.strong(&state),
         };
         let (about, at, what) = (self.about, one_line(&self.at), one_line(&self.what));
@@ -129,11 +129,11 @@ pub(super) fn report(findings: &[Finding], out: Out) -> Result<u8, Failure> {
 
 fn summary(findings: &[Finding]) -> String {
     let counts = [
-        State::Problem,
-        State::Warning,
-        State::Unknown,
-        State::Note,
-        State::Ok,
+        Severity::Problem,
+        Severity::Warning,
+        Severity::Unknown,
+        Severity::Note,
+        Severity::Ok,
     ]
     .map(|state| {
         let count = findings.iter().filter(|it| it.state == state).count();
@@ -141,7 +141,7 @@ fn summary(findings: &[Finding]) -> String {
     });
     let counts = counts.into_iter().filter(|(_, count)| *count > 0);
     let counts = counts.map(|(state, count)| match (state, count) {
-        (State::Ok | State::Unknown, _) | (_, 1) => format!("{count} {}", state.name()),
+        (Severity::Ok | Severity::Unknown, _) | (_, 1) => format!("{count} {}", state.name()),
         _ => format!("{count} {}s", state.name()),
     });
     counts.collect::<Vec<_>>().join(", ")
@@ -151,9 +151,9 @@ fn summary(findings: &[Finding]) -> String {
 fn status(findings: &[Finding]) -> u8 {
     let worst = findings.iter().map(|finding| finding.state).max();
     match worst {
-        None | Some(State::Ok | State::Note) => 0,
-        Some(State::Unknown) => FAILED,
-        Some(State::Warning | State::Problem) => 1,
+        None | Some(Severity::Ok | Severity::Note) => 0,
+        Some(Severity::Unknown) => FAILED,
+        Some(Severity::Warning | Severity::Problem) => 1,
     }
 }
 

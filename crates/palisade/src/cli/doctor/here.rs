@@ -6,13 +6,13 @@ use std::path::Path;
 
 use palisade_tls::{Certificate, ClientFiles};
 
-use super::super::args::Connection;
+use super::super::args::AuthorityArgs;
 use super::super::shell::shell_word;
 use super::finding::Finding;
 use super::judge::expiry;
 
 /// The findings about the files that this client names.
-pub(super) fn credentials(connection: &Connection, now_ms: u64) -> Vec<Finding> {
+pub(super) fn credentials(connection: &AuthorityArgs, now_ms: u64) -> Vec<Finding> {
     let ClientFiles { ca, own } = connection.tls();
     let mut findings = Vec::new();
     if let Some(ca) = &ca {
@@ -89,7 +89,7 @@ pub(super) fn secret(file: &Path) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::State;
+    use super::super::finding::Severity;
     use super::*;
 
     #[test]
@@ -99,11 +99,11 @@ mod tests {
         assert_eq!(secret(&file), None);
         fs::write(&file, "x").unwrap();
         for (mode, expected) in [
-            (0o600, State::Ok),
-            (0o400, State::Ok),
-            (0o640, State::Note),
-            (0o604, State::Problem),
-            (0o602, State::Problem),
+            (0o600, Severity::Ok),
+            (0o400, Severity::Ok),
+            (0o640, Severity::Note),
+            (0o604, Severity::Problem),
+            (0o602, Severity::Problem),
         ] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(secret(&file).unwrap().state, expected, "{mode:o}");

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::output::millis;
 use super::figures;
 use super::finding::Finding;
-use super::node::{Answers, Introduction, Node, NotReached};
+use super::node::{AskedNode, NodeAnswers, NotReached, Whoami};
 use crate::cluster::Error;
 
 /// A wall clock that differs by more than this makes times in logs and histories misleading.
@@ -20,7 +20,7 @@ const DAY: u64 = 86_400;
 pub(super) const CERTIFICATE_DAYS: u64 = 7;
 
 /// The findings about one node. `alone`: no address answered, so nothing at all is known about the servers.
-pub(super) fn node(node: &Node, alone: bool, now_ms: u64) -> Vec<Finding> {
+pub(super) fn node(node: &AskedNode, alone: bool, now_ms: u64) -> Vec<Finding> {
     let at = without_secrets(&node.url);
     let answers = match &node.answers {
         Ok(answers) => answers,
@@ -48,7 +48,7 @@ pub(super) fn node(node: &Node, alone: bool, now_ms: u64) -> Vec<Finding> {
     findings
 }
 
-fn not_reached(at: &str, node: &Node, why: &NotReached, alone: bool) -> Finding {
+fn not_reached(at: &str, node: &AskedNode, why: &NotReached, alone: bool) -> Finding {
     let finding = |what: String| {
         if alone {
             Finding::unknown("address", at, what)
@@ -105,7 +105,7 @@ fn odd_answer(at: &str, error: &Error) -> Finding {
 }
 
 /// What its answers say in a form that this program does not know. Each of these parts is not looked at.
-fn other_version(at: &str, answers: &Answers) -> Option<Finding> {
+fn other_version(at: &str, answers: &NodeAnswers) -> Option<Finding> {
     let client = env!("CARGO_PKG_VERSION");
     let parts: Vec<&str> = answers
         .strange
@@ -141,7 +141,7 @@ fn other_version(at: &str, answers: &Answers) -> Option<Finding> {
     Some(Finding::unknown("version", at, what).next(next).data(data))
 }
 
-fn address(at: &str, node: &Node, answers: &Answers) -> Finding {
+fn address(at: &str, node: &AskedNode, answers: &NodeAnswers) -> Finding {
     let took = millis(answers.took.as_millis());
     let named = node.addresses.iter().any(|found| !at.contains(&**found));
     let what = if named {
@@ -156,7 +156,7 @@ fn address(at: &str, node: &Node, answers: &Answers) -> Finding {
 }
 
 /// Whether it can grant locks, or knows the node that can.
-fn ready(at: &str, answers: &Answers) -> Option<Finding> {
+fn ready(at: &str, answers: &NodeAnswers) -> Option<Finding> {
     let health = answers.health.as_ref().ok();
     if health.is_some_and(|health| health.status == "starting") {
         let what = "it is starting: it reads its log, or waits for the other nodes";
@@ -184,7 +184,7 @@ fn ready(at: &str, answers: &Answers) -> Option<Finding> {
     })
 }
 
-fn certificate(at: &str, answers: &Answers, now_ms: u64) -> Option<Finding> {
+fn certificate(at: &str, answers: &NodeAnswers, now_ms: u64) -> Option<Finding> {
     let ends = answers
         .health
         .as_ref()
@@ -237,9 +237,9 @@ fn days(seconds: u64) -> String {
     }
 }
 
-fn identity(at: &str, answers: &Answers) -> Option<Finding> {
+fn identity(at: &str, answers: &NodeAnswers) -> Option<Finding> {
     Some(match &answers.whoami {
-        Ok(Introduction { reply, .. }) => {
+        Ok(Whoami { reply, .. }) => {
             let data = json!({"principal": reply.principal, "authority": reply.authority, "incarnation": reply.incarnation});
             let finding = match &reply.principal {
                 Some(principal) => {
@@ -288,8 +288,8 @@ fn is_exposed(at: &str) -> bool {
 }
 
 /// The server read its clock at some moment between the question and the answer.
-fn clock(at: &str, answers: &Answers) -> Option<Finding> {
-    let Introduction {
+fn clock(at: &str, answers: &NodeAnswers) -> Option<Finding> {
+    let Whoami {
         reply,
         asked_ms,
         heard_ms,
@@ -363,7 +363,7 @@ pub(super) mod tests {
     use palisade_core::Span;
     use palisade_proto::json::{HealthReply, ReadyReply, WhoamiReply};
 
-    use super::super::finding::State;
+    use super::super::finding::Severity;
     use super::super::node::Metrics;
     use super::*;
 
@@ -382,8 +382,8 @@ pub(super) mod tests {
     }
 
     /// A single server that is well.
-    fn well() -> Answers {
-        Answers {
+    fn well() -> NodeAnswers {
+        NodeAnswers {
             health: Ok(HealthReply {
                 status: "serving".to_owned(),
                 log_full: false,
@@ -394,7 +394,7 @@ pub(super) mod tests {
                 status: "leading".to_owned(),
                 leader: None,
             }),
-            whoami: Ok(Introduction {
+            whoami: Ok(Whoami {
                 reply: WhoamiReply {
                     principal: None,
                     authority: "a".to_owned(),
@@ -414,10 +414,10 @@ pub(super) mod tests {
         }
     }
 
-    fn seen(url: &str, change: impl FnOnce(&mut Answers)) -> Vec<Finding> {
+    fn seen(url: &str, change: impl FnOnce(&mut NodeAnswers)) -> Vec<Finding> {
         let mut answers = well();
         change(&mut answers);
-        let node = Node {
+        let node = AskedNode {
             url: url.to_owned(),
             addresses: vec!["127.0.0.1".to_owned()],
             answers: Ok(Box::new(answers)),
@@ -426,11 +426,11 @@ pub(super) mod tests {
     }
 
     /// The state of the one finding about something.
-    pub(in super::super) fn state(findings: &[Finding], about: &str) -> Option<State> {
+    pub(in super::super) fn state(findings: &[Finding], about: &str) -> Option<Severity> {
         let found = findings.iter().find(|finding| finding.about == about)?;
         assert_eq!(
             found.next.is_some(),
-            !matches!(found.state, State::Ok),
+            !matches!(found.state, Severity::Ok),
             "{found:?}"
         );
         Some(found.state)
@@ -443,7 +443,7 @@ pub(super) mod tests {
     fn a_server_that_is_well_has_nothing_but_good_findings() {
         let findings = seen(HERE, |_| {});
         assert!(
-            findings.iter().all(|finding| finding.state == State::Ok),
+            findings.iter().all(|finding| finding.state == Severity::Ok),
             "{findings:?}"
         );
         let about: Vec<_> = findings.iter().map(|finding| finding.about).collect();
@@ -463,13 +463,13 @@ pub(super) mod tests {
     #[test]
     fn a_clock_that_differs_is_found_beyond_the_time_of_the_answer() {
         for (ahead, expected) in [
-            (0_i64, State::Ok),
-            (1_900, State::Ok),
-            (-1_900, State::Ok),
-            (2_100, State::Warning),
-            (-2_100, State::Warning),
-            (61_000, State::Problem),
-            (-61_000, State::Problem),
+            (0_i64, Severity::Ok),
+            (1_900, Severity::Ok),
+            (-1_900, Severity::Ok),
+            (2_100, Severity::Warning),
+            (-2_100, Severity::Warning),
+            (61_000, Severity::Problem),
+            (-61_000, Severity::Problem),
         ] {
             let findings = seen(HERE, |answers| {
                 let Ok(introduction) = &mut answers.whoami else {
@@ -487,16 +487,16 @@ pub(super) mod tests {
             introduction.heard_ms = NOW + 3_000;
             introduction.reply.time = timestamp(NOW + 3_000);
         });
-        assert_eq!(state(&findings, "clock"), Some(State::Ok));
+        assert_eq!(state(&findings, "clock"), Some(Severity::Ok));
     }
 
     #[test]
     fn a_certificate_that_ends_soon_is_a_warning_and_one_that_ended_a_problem() {
         let day = 86_400_000;
         for (ends, expected) in [
-            (NOW + 8 * day, State::Ok),
-            (NOW + 6 * day, State::Warning),
-            (NOW - day, State::Problem),
+            (NOW + 8 * day, Severity::Ok),
+            (NOW + 6 * day, Severity::Warning),
+            (NOW - day, Severity::Problem),
         ] {
             let findings = seen("https://127.0.0.1:7420", |answers| {
                 let Ok(health) = &mut answers.health else {
@@ -513,23 +513,23 @@ pub(super) mod tests {
         let findings = seen(HERE, |answers| {
             answers.whoami = refused(Code::Unauthenticated)
         });
-        assert_eq!(state(&findings, "identity"), Some(State::Problem));
+        assert_eq!(state(&findings, "identity"), Some(Severity::Problem));
         let findings = seen("http://10.0.0.1:7420", |_| {});
-        assert_eq!(state(&findings, "identity"), Some(State::Warning));
+        assert_eq!(state(&findings, "identity"), Some(Severity::Warning));
         let findings = seen(HERE, |answers| answers.ready = refused(Code::Unavailable));
-        assert_eq!(state(&findings, "serving"), Some(State::Problem));
+        assert_eq!(state(&findings, "serving"), Some(Severity::Problem));
         let findings = seen(HERE, |answers| answers.metrics = refused(Code::Forbidden));
-        assert_eq!(state(&findings, "figures"), Some(State::Note));
+        assert_eq!(state(&findings, "figures"), Some(Severity::Note));
     }
 
     #[test]
     fn an_address_that_does_not_answer_is_a_problem_unless_it_is_the_only_one() {
-        let silent = Node {
+        let silent = AskedNode {
             url: HERE.to_owned(),
             addresses: Vec::new(),
             answers: Err(NotReached::Connection("refused".to_owned())),
         };
-        for (alone, expected) in [(true, State::Unknown), (false, State::Problem)] {
+        for (alone, expected) in [(true, Severity::Unknown), (false, Severity::Problem)] {
             let findings = super::node(&silent, alone, NOW);
             assert_eq!(state(&findings, "address"), Some(expected));
         }

@@ -29,14 +29,14 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::args::Connection;
+use super::args::AuthorityArgs;
 use super::cluster::nodes;
 use super::failure::{Failure, is_palisade};
 use super::output::{Out, millis};
 use super::runtime::runtime;
 use super::{fence, help};
 use finding::Finding;
-use node::Node;
+use node::AskedNode;
 
 /// `palisade doctor`.
 #[derive(Args, Clone, Debug)]
@@ -60,7 +60,7 @@ pub(crate) struct DoctorArgs {
     )]
     fence: Vec<String>,
     #[command(flatten)]
-    connection: Connection,
+    connection: AuthorityArgs,
 }
 
 /// Looks, prints the findings, and returns the exit status.
@@ -116,11 +116,11 @@ async fn servers(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
         }
     };
     let given = nodes.urls();
-    let mut seen = join_all(given.iter().map(|url| Node::ask(&nodes, url))).await;
+    let mut seen = join_all(given.iter().map(|url| AskedNode::ask(&nodes, url))).await;
     // A node that has just joined may know the leader alone, which knows the others.
     for _ in 0..2 {
         let others = others(&seen);
-        seen.extend(join_all(others.iter().map(|url| Node::ask(&nodes, url))).await);
+        seen.extend(join_all(others.iter().map(|url| AskedNode::ask(&nodes, url))).await);
     }
     let alone = seen.iter().all(|node| node.answers().is_none());
     let now = wall().0;
@@ -133,7 +133,7 @@ async fn servers(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
 }
 
 /// The members' addresses that were not asked; at most so many that a strange answer costs little.
-fn others(seen: &[Node]) -> Vec<String> {
+fn others(seen: &[AskedNode]) -> Vec<String> {
     const MOST: usize = 32;
     let asked: BTreeSet<&str> = seen
         .iter()
@@ -144,7 +144,7 @@ fn others(seen: &[Node]) -> Vec<String> {
         .iter()
         .filter_map(|node| Some(&*node.cluster()?.node))
         .collect();
-    let named = seen.iter().filter_map(Node::cluster).flat_map(|view| {
+    let named = seen.iter().filter_map(AskedNode::cluster).flat_map(|view| {
         let leader = view.leader.as_deref().zip(view.leader_url.as_deref());
         let members = view.members.iter();
         members
@@ -160,7 +160,7 @@ fn others(seen: &[Node]) -> Vec<String> {
 }
 
 /// Another system than a Palisade server: whether it answers is all that it tells.
-async fn another(connection: &Connection) -> Result<Finding, Failure> {
+async fn another(connection: &AuthorityArgs) -> Result<Finding, Failure> {
     let at = without_secrets(&connection.authority);
     if connection.is_redlock() {
         return Err(
@@ -305,12 +305,12 @@ const SLOW_MS: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {
-    use super::finding::State;
+    use super::finding::Severity;
     use super::*;
 
     #[test]
     fn a_slow_grant_is_a_warning() {
-        assert_eq!(granted("a", 20).state, State::Ok);
-        assert_eq!(granted("a", 1_500).state, State::Warning);
+        assert_eq!(granted("a", 20).state, Severity::Ok);
+        assert_eq!(granted("a", 1_500).state, Severity::Warning);
     }
 }

@@ -23,11 +23,11 @@ pub(super) const CONNECT: Duration = Duration::from_secs(2);
 pub(super) const ANSWER: Duration = Duration::from_secs(4);
 
 /// A node, as far as it answered.
-pub(super) struct Node {
+pub(super) struct AskedNode {
     pub(super) url: String,
     /// The addresses of its name; none for an IP address and a socket.
     pub(super) addresses: Vec<String>,
-    pub(super) answers: Result<Box<Answers>, NotReached>,
+    pub(super) answers: Result<Box<NodeAnswers>, NotReached>,
 }
 
 /// Why nothing could be asked.
@@ -38,11 +38,11 @@ pub(super) enum NotReached {
 }
 
 /// The answers of a node that accepts connections.
-pub(super) struct Answers {
+pub(super) struct NodeAnswers {
     pub(super) health: Result<HealthReply, Error>,
     pub(super) took: Span,
     pub(super) ready: Result<ReadyReply, Error>,
-    pub(super) whoami: Result<Introduction, Error>,
+    pub(super) whoami: Result<Whoami, Error>,
     pub(super) cluster: Result<ClusterReply, Error>,
     pub(super) metrics: Result<Metrics, Error>,
     /// The version that it says it has, however strange its other answers are.
@@ -53,21 +53,21 @@ pub(super) struct Answers {
 
 /// The caller as the server knows it, and the times of this machine's wall clock around the question.
 #[derive(Clone)]
-pub(super) struct Introduction {
+pub(super) struct Whoami {
     pub(super) reply: WhoamiReply,
     pub(super) asked_ms: u64,
     pub(super) heard_ms: u64,
 }
 
-impl Node {
+impl AskedNode {
     /// Asks a node for everything. It takes at most the three bounds together.
-    pub(super) async fn ask(nodes: &Nodes, url: &str) -> Node {
+    pub(super) async fn ask(nodes: &Nodes, url: &str) -> AskedNode {
         let (addresses, reached) = reach(url).await;
         let answers = match reached {
-            Ok(()) => Ok(Box::new(Answers::of(nodes, url).await)),
+            Ok(()) => Ok(Box::new(NodeAnswers::of(nodes, url).await)),
             Err(why) => Err(why),
         };
-        Node {
+        AskedNode {
             url: url.to_owned(),
             addresses,
             answers,
@@ -75,7 +75,7 @@ impl Node {
     }
 
     /// Its answers, if it has given any.
-    pub(super) fn answers(&self) -> Option<&Answers> {
+    pub(super) fn answers(&self) -> Option<&NodeAnswers> {
         let answers = self.answers.as_deref().ok()?;
         (answers.health.is_ok() || answers.is_strange("/healthz")).then_some(answers)
     }
@@ -88,13 +88,13 @@ impl Node {
         self.answers()?.metrics.as_ref().ok()
     }
 
-    pub(super) fn introduction(&self) -> Option<&Introduction> {
+    pub(super) fn introduction(&self) -> Option<&Whoami> {
         self.answers()?.whoami.as_ref().ok()
     }
 }
 
-impl Answers {
-    async fn of(nodes: &Nodes, url: &str) -> Answers {
+impl NodeAnswers {
+    async fn of(nodes: &Nodes, url: &str) -> NodeAnswers {
         let health = async {
             let begin = BootClock.now();
             let reply = Told::ask(nodes, url, "/healthz").await;
@@ -104,7 +104,7 @@ impl Answers {
             let asked_ms = wall().0;
             let told = Told::ask(nodes, url, "/v1/whoami").await;
             let heard_ms = wall().0;
-            told.map(|reply| Introduction {
+            told.map(|reply| Whoami {
                 reply,
                 asked_ms,
                 heard_ms,
@@ -125,7 +125,7 @@ impl Answers {
         let told = whoami.json.as_ref();
         let version = told.and_then(|told| told.get("version")?.as_str().map(str::to_owned));
         let counted = || metrics.as_ref().ok()?.version.clone();
-        Answers {
+        NodeAnswers {
             strange: [
                 health.strange(),
                 ready.strange(),

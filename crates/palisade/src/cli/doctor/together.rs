@@ -7,10 +7,10 @@ use palisade_proto::json::{ClusterReply, ClusterRole};
 use serde_json::json;
 
 use super::finding::Finding;
-use super::node::Node;
+use super::node::AskedNode;
 
 /// The findings about all nodes together. `given` are the addresses of --authority; others are known from the cluster.
-pub(super) fn all(nodes: &[Node], given: &[String], client: &str) -> Vec<Finding> {
+pub(super) fn all(nodes: &[AskedNode], given: &[String], client: &str) -> Vec<Finding> {
     let mut findings = versions(nodes, client);
     findings.extend(authorities(nodes));
     if let Some(view) = best_view(nodes) {
@@ -22,16 +22,16 @@ pub(super) fn all(nodes: &[Node], given: &[String], client: &str) -> Vec<Finding
     findings
 }
 
-fn shown(node: &Node) -> String {
+fn shown(node: &AskedNode) -> String {
     without_secrets(&node.url)
 }
 
 /// A node's version, as far as it may be known to this client.
-fn version(node: &Node) -> Option<&str> {
+fn version(node: &AskedNode) -> Option<&str> {
     node.answers()?.version.as_deref()
 }
 
-fn versions(nodes: &[Node], client: &str) -> Vec<Finding> {
+fn versions(nodes: &[AskedNode], client: &str) -> Vec<Finding> {
     let known: Vec<(String, &str)> = nodes
         .iter()
         .filter_map(|node| Some((shown(node), version(node)?)))
@@ -58,7 +58,7 @@ fn versions(nodes: &[Node], client: &str) -> Vec<Finding> {
 }
 
 /// All addresses must lead to one authority: tokens of two are not to be compared.
-fn authorities(nodes: &[Node]) -> Option<Finding> {
+fn authorities(nodes: &[AskedNode]) -> Option<Finding> {
     let known = nodes.iter().filter_map(|node| {
         let told = node
             .introduction()
@@ -94,8 +94,8 @@ fn authorities(nodes: &[Node]) -> Option<Finding> {
 }
 
 /// The leader's view, or else that of a node with the highest term.
-fn best_view(nodes: &[Node]) -> Option<&ClusterReply> {
-    let views = nodes.iter().filter_map(Node::cluster);
+fn best_view(nodes: &[AskedNode]) -> Option<&ClusterReply> {
+    let views = nodes.iter().filter_map(AskedNode::cluster);
     views.max_by_key(|view| {
         (
             view.role == ClusterRole::Leader && view.leader.is_some(),
@@ -196,7 +196,7 @@ fn addresses(view: &ClusterReply, given: &[String]) -> Option<Finding> {
     )))
 }
 
-fn full_disks(nodes: &[Node]) -> Vec<Finding> {
+fn full_disks(nodes: &[AskedNode]) -> Vec<Finding> {
     let full = nodes.iter().filter_map(|node| {
         let why = node.cluster()?.disk_full.as_ref()?;
         Some(
@@ -212,7 +212,7 @@ fn full_disks(nodes: &[Node]) -> Vec<Finding> {
 }
 
 /// A node that lacks a key of another one refuses the renewals of the leases that this key is for.
-fn keys(nodes: &[Node]) -> Option<Finding> {
+fn keys(nodes: &[AskedNode]) -> Option<Finding> {
     let known = nodes.iter().filter_map(|node| {
         let keys = &node.metrics()?.keys;
         (!keys.is_empty()).then(|| (shown(node), keys))
@@ -254,8 +254,8 @@ mod tests {
     use palisade_core::Span;
     use palisade_proto::json::{ClusterMember, HealthReply, WhoamiReply};
 
-    use super::super::finding::State;
-    use super::super::node::{Answers, Introduction, Metrics};
+    use super::super::finding::Severity;
+    use super::super::node::{Metrics, NodeAnswers, Whoami};
     use super::super::others;
     use super::*;
     use crate::cluster::Error;
@@ -265,15 +265,15 @@ mod tests {
     }
 
     /// A node of this authority and version, with these keys.
-    fn node(at: usize, authority: &str, version: &str, keys: &[&str]) -> Node {
+    fn node(at: usize, authority: &str, version: &str, keys: &[&str]) -> AskedNode {
         let keys: Vec<String> = keys
             .iter()
             .map(|key| format!("palisade_lock_token_key_info{{fingerprint=\"{key}\"}} 1\n"))
             .collect();
-        Node {
+        AskedNode {
             url: format!("http://127.0.0.{at}:7420"),
             addresses: Vec::new(),
-            answers: Ok(Box::new(Answers {
+            answers: Ok(Box::new(NodeAnswers {
                 health: Ok(HealthReply {
                     status: "serving".to_owned(),
                     log_full: false,
@@ -281,7 +281,7 @@ mod tests {
                 }),
                 took: Span::ZERO,
                 ready: nothing(),
-                whoami: Ok(Introduction {
+                whoami: Ok(Whoami {
                     reply: WhoamiReply {
                         principal: None,
                         authority: authority.to_owned(),
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    fn states(findings: &[Finding], about: &str) -> Vec<State> {
+    fn states(findings: &[Finding], about: &str) -> Vec<Severity> {
         let of = findings.iter().filter(|finding| finding.about == about);
         of.map(|finding| finding.state).collect()
     }
@@ -315,21 +315,24 @@ mod tests {
         };
         let well = judge(["a", "1.0", "k"]);
         assert!(
-            well.iter().all(|finding| finding.state == State::Ok),
+            well.iter().all(|finding| finding.state == Severity::Ok),
             "{well:?}"
         );
-        assert_eq!(states(&well, "keys"), [State::Ok]);
+        assert_eq!(states(&well, "keys"), [Severity::Ok]);
         assert_eq!(
             states(&judge(["b", "1.0", "k"]), "identity"),
-            [State::Problem]
+            [Severity::Problem]
         );
         assert_eq!(
             states(&judge(["a", "1.1", "k"]), "version"),
-            [State::Warning]
+            [Severity::Warning]
         );
-        assert_eq!(states(&judge(["a", "1.0", "l"]), "keys"), [State::Warning]);
+        assert_eq!(
+            states(&judge(["a", "1.0", "l"]), "keys"),
+            [Severity::Warning]
+        );
         let newer = all(&[node(1, "a", "1.1", &[])], &[], "1.0");
-        assert_eq!(states(&newer, "version"), [State::Note]);
+        assert_eq!(states(&newer, "version"), [Severity::Note]);
     }
 
     /// The leader of three, and the silence of the others.
@@ -372,9 +375,9 @@ mod tests {
     #[test]
     fn a_silent_node_and_a_missing_leader_are_found() {
         for (view, expected) in [
-            (view(true, [20, 20]), State::Ok),
-            (view(true, [20, 9_000]), State::Warning),
-            (view(false, [20, 20]), State::Problem),
+            (view(true, [20, 20]), Severity::Ok),
+            (view(true, [20, 9_000]), Severity::Warning),
+            (view(false, [20, 20]), Severity::Problem),
         ] {
             assert_eq!(states(&cluster(&view), "cluster"), [expected]);
         }

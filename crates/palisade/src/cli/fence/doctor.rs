@@ -1,7 +1,7 @@
 //! The fences of one location, for `palisade doctor`: how many there are, and which ways past them are open.
 
 use super::super::failure::Failure;
-use super::resources::Resources;
+use super::resources::LocatedResources;
 
 /// The fences of one location.
 pub(in crate::cli) struct Fences {
@@ -13,7 +13,7 @@ pub(in crate::cli) struct Fences {
 
 /// Looks at the fences of one location. Nothing is changed.
 pub(in crate::cli) async fn look(url: &str) -> Result<Fences, Failure> {
-    let mut resources = Resources::of(url).await?;
+    let mut resources = LocatedResources::of(url).await?;
     let all = resources.all("").await?;
     let doors = resources.doors().await?;
     Ok(Fences {

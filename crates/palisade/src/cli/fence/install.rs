@@ -6,14 +6,14 @@ use serde_json::json;
 
 use super::super::failure::Failure;
 use super::super::output::Out;
-use super::kind::{Step, Table};
-use super::resources::Resources;
+use super::kind::{InstallStep, UserTable};
+use super::resources::LocatedResources;
 use super::{mysql, postgres, sqlite};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InstallArgs {
     #[command(flatten)]
-    to: Target,
+    to: InstallTarget,
     /// Let this role use the fence: it may claim, and need not own anything. May be repeated (PostgreSQL).
     #[arg(long = "grant", value_name = "ROLE")]
     roles: Vec<String>,
@@ -22,7 +22,7 @@ pub(crate) struct InstallArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct UninstallArgs {
     #[command(flatten)]
-    from: Target,
+    from: InstallTarget,
     /// Remove the whole fence, with every token that it has seen. Needed if no table is named.
     #[arg(long, short)]
     yes: bool,
@@ -30,9 +30,9 @@ pub(crate) struct UninstallArgs {
 
 /// A database, and tables of it.
 #[derive(Args, Clone, Debug)]
-struct Target {
+struct InstallTarget {
     /// The kind of database.
-    kind: Kind,
+    kind: DatabaseKind,
     /// The database, see `palisade fence show --help`, and the tables that refuse every write without the current
     /// token of a resource [default: the resource has the table's name]. Without a table, nothing but the fence
     /// itself is installed.
@@ -52,7 +52,7 @@ struct Target {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum DatabaseKind {
     Postgres,
     /// MySQL and MariaDB.
     Mysql,
@@ -61,37 +61,37 @@ enum Kind {
     Redis,
 }
 
-impl Kind {
+impl DatabaseKind {
     /// The statements that install the fence.
-    fn steps(self, tables: &[Table], roles: &[String]) -> Result<Vec<Step>, Failure> {
-        if self != Kind::Postgres && !roles.is_empty() {
+    fn steps(self, tables: &[UserTable], roles: &[String]) -> Result<Vec<InstallStep>, Failure> {
+        if self != DatabaseKind::Postgres && !roles.is_empty() {
             return Err(Failure::usage("--grant is for PostgreSQL").hint(
                 "in MySQL, grant EXECUTE on the database: its procedures run with the rights of the user who installed them",
             ));
         }
         match self {
-            Kind::Postgres => Ok(postgres::steps(tables, roles)),
-            Kind::Mysql => mysql::steps(tables),
-            Kind::Sqlite => sqlite::steps(tables),
-            Kind::Redis if tables.is_empty() => Ok(vec![Step {
+            DatabaseKind::Postgres => Ok(postgres::steps(tables, roles)),
+            DatabaseKind::Mysql => mysql::steps(tables),
+            DatabaseKind::Sqlite => sqlite::steps(tables),
+            DatabaseKind::Redis if tables.is_empty() => Ok(vec![InstallStep {
                 name: "the function library palisade".to_owned(),
                 sql: palisade_fence::redis::library(),
             }]),
-            Kind::Redis => Err(no_tables()),
+            DatabaseKind::Redis => Err(no_tables()),
         }
     }
 
     /// The statements that take the fence away from these tables, or from the database.
-    fn removal(self, tables: &[Table]) -> Result<Vec<Step>, Failure> {
+    fn removal(self, tables: &[UserTable]) -> Result<Vec<InstallStep>, Failure> {
         match self {
-            Kind::Postgres => Ok(postgres::removal(tables)),
-            Kind::Mysql => mysql::removal(tables),
-            Kind::Sqlite => sqlite::removal(tables),
-            Kind::Redis if tables.is_empty() => Ok(vec![Step {
+            DatabaseKind::Postgres => Ok(postgres::removal(tables)),
+            DatabaseKind::Mysql => mysql::removal(tables),
+            DatabaseKind::Sqlite => sqlite::removal(tables),
+            DatabaseKind::Redis if tables.is_empty() => Ok(vec![InstallStep {
                 name: "the function library palisade; the marks stay".to_owned(),
                 sql: "FUNCTION DELETE palisade\n".to_owned(),
             }]),
-            Kind::Redis => Err(no_tables()),
+            DatabaseKind::Redis => Err(no_tables()),
         }
     }
 }
@@ -100,7 +100,7 @@ fn no_tables() -> Failure {
     Failure::usage("Redis has no tables, and no triggers that could stop other writers")
 }
 
-impl Target {
+impl InstallTarget {
     /// The URL, and the other arguments.
     fn split(&self) -> (Option<&str>, &[String]) {
         match self.given.split_first() {
@@ -109,7 +109,7 @@ impl Target {
         }
     }
 
-    fn tables(&self) -> Result<Vec<Table>, Failure> {
+    fn tables(&self) -> Result<Vec<UserTable>, Failure> {
         let one = |given: &String| {
             let (name, resource) = given.split_once('=').unwrap_or((given, given));
             if name.is_empty() || name.contains('\0') {
@@ -119,22 +119,22 @@ impl Target {
             ResourceId::new(resource)
                 .map_err(|invalid| Failure::usage(format!("{given}: {invalid}")))?;
             let (name, resource) = (name.to_owned(), resource.to_owned());
-            Ok(Table { name, resource })
+            Ok(UserTable { name, resource })
         };
         self.split().1.iter().map(one).collect()
     }
 
     /// The database; `None` if the statements are only printed.
-    async fn open(&self) -> Result<Option<Resources>, Failure> {
+    async fn open(&self) -> Result<Option<LocatedResources>, Failure> {
         match (self.print, self.split().0) {
             (true, _) => Ok(None),
             (false, Some(url)) => {
-                let resources = Resources::of(url).await?;
+                let resources = LocatedResources::of(url).await?;
                 match (self.kind, &resources) {
-                    (Kind::Postgres, Resources::Postgres(_))
-                    | (Kind::Mysql, Resources::Mysql(_))
-                    | (Kind::Sqlite, Resources::Sqlite(_))
-                    | (Kind::Redis, Resources::Redis(_)) => Ok(Some(resources)),
+                    (DatabaseKind::Postgres, LocatedResources::Postgres(_))
+                    | (DatabaseKind::Mysql, LocatedResources::Mysql(_))
+                    | (DatabaseKind::Sqlite, LocatedResources::Sqlite(_))
+                    | (DatabaseKind::Redis, LocatedResources::Redis(_)) => Ok(Some(resources)),
                     _ => Err(Failure::usage("the URL is of another kind of database")),
                 }
             }
@@ -152,7 +152,7 @@ pub(super) async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure>
     let mut doors = Vec::new();
     let mut masters = 1;
     match args.to.open().await? {
-        Some(Resources::Redis(mut server)) => {
+        Some(LocatedResources::Redis(mut server)) => {
             server.install().await?;
             masters = server.masters();
         }
@@ -180,7 +180,7 @@ pub(super) async fn uninstall(args: &UninstallArgs, out: Out) -> Result<(), Fail
     let kind = args.from.kind;
     let mut steps = kind.removal(&tables)?;
     match args.from.open().await? {
-        Some(Resources::Redis(mut server)) => server.uninstall().await?,
+        Some(LocatedResources::Redis(mut server)) => server.uninstall().await?,
         Some(mut database) => {
             if tables.is_empty() {
                 if !args.yes {
@@ -188,7 +188,7 @@ pub(super) async fn uninstall(args: &UninstallArgs, out: Out) -> Result<(), Fail
                 }
                 // The triggers go first: without the fence, they would refuse every write.
                 let fenced = database.tables().await?.into_iter();
-                let fenced: Vec<_> = fenced.map(Table::from).collect();
+                let fenced: Vec<_> = fenced.map(UserTable::from).collect();
                 if !fenced.is_empty() {
                     steps.splice(0..0, kind.removal(&fenced)?);
                 }
@@ -201,7 +201,7 @@ pub(super) async fn uninstall(args: &UninstallArgs, out: Out) -> Result<(), Fail
 }
 
 /// Describes the loss.
-async fn confirm(database: &mut Resources) -> Result<Failure, Failure> {
+async fn confirm(database: &mut LocatedResources) -> Result<Failure, Failure> {
     let all = database.all("").await?;
     let highest = all.iter().filter_map(|(one, _)| one.state.highest()).max();
     let highest = highest.map_or_else(|| "none yet".to_owned(), |token| token.to_string());
@@ -218,8 +218,8 @@ async fn confirm(database: &mut Resources) -> Result<Failure, Failure> {
     Ok(Failure::usage(text).hint(hint))
 }
 
-fn report(steps: &[Step], print: bool, done: &str, out: Out) -> Result<(), Failure> {
-    for Step { name, sql } in steps {
+fn report(steps: &[InstallStep], print: bool, done: &str, out: Out) -> Result<(), Failure> {
+    for InstallStep { name, sql } in steps {
         match (out.json, print) {
             (true, true) => out.value(&json!({"file": name, "sql": sql}))?,
             (true, false) => out.value(&json!({done: name}))?,
@@ -230,16 +230,16 @@ fn report(steps: &[Step], print: bool, done: &str, out: Out) -> Result<(), Failu
     Ok(())
 }
 
-impl Resources {
+impl LocatedResources {
     /// Runs everything, and tries a claim before it says that the fence is installed.
-    async fn install(&mut self, steps: &[Step]) -> Result<(), Failure> {
+    async fn install(&mut self, steps: &[InstallStep]) -> Result<(), Failure> {
         match self {
-            Resources::Mysql(database) => database.install(steps).await,
-            Resources::Postgres(database) => database.install(steps).await,
+            LocatedResources::Mysql(database) => database.install(steps).await,
+            LocatedResources::Postgres(database) => database.install(steps).await,
             other => {
                 other.run(steps, "installed").await?;
                 match other {
-                    Resources::Sqlite(file) => file.tries(),
+                    LocatedResources::Sqlite(file) => file.tries(),
                     _ => Ok(()),
                 }
             }
@@ -247,14 +247,14 @@ impl Resources {
     }
 
     /// Runs everything or nothing.
-    async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
+    async fn run(&mut self, steps: &[InstallStep], done: &str) -> Result<(), Failure> {
         match self {
-            Resources::Mysql(database) => database.run(steps, done).await,
-            Resources::Postgres(database) => database.run(steps, done).await,
-            Resources::Sqlite(file) => file.run(steps, done),
-            Resources::Files(_) | Resources::DataDir(_) | Resources::Redis(_) => {
-                Err(Failure::usage("there is nothing to install"))
-            }
+            LocatedResources::Mysql(database) => database.run(steps, done).await,
+            LocatedResources::Postgres(database) => database.run(steps, done).await,
+            LocatedResources::Sqlite(file) => file.run(steps, done),
+            LocatedResources::Files(_)
+            | LocatedResources::DataDir(_)
+            | LocatedResources::Redis(_) => Err(Failure::usage("there is nothing to install")),
         }
     }
 }

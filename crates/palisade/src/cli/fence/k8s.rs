@@ -108,7 +108,7 @@ pub(crate) struct K8sArgs {
 
 /// A kind of object: its plural name, and its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind<'a> {
+struct ObjectKind<'a> {
     group: &'a str,
     resource: &'a str,
 }
@@ -150,7 +150,7 @@ fn each<'a, T: Ord + Copy>(
     Ok(all)
 }
 
-fn kind(text: &str) -> Result<Kind<'_>, Failure> {
+fn kind(text: &str) -> Result<ObjectKind<'_>, Failure> {
     let bad = |why: &str| Failure::usage(format!("{text:?} cannot be fenced: {why}"));
     let names = "kubectl api-resources lists the names";
     if text.contains('/') {
@@ -165,7 +165,7 @@ fn kind(text: &str) -> Result<Kind<'_>, Failure> {
     if let Some((_, why)) = UNJUDGED.iter().find(|(unjudged, _)| *unjudged == group) {
         return Err(bad(why));
     }
-    let kind = Kind { group, resource };
+    let kind = ObjectKind { group, resource };
     let Some((_, known)) = KNOWN.iter().find(|(known, _)| *known == group) else {
         if !group.contains('.') {
             let why = format!("Kubernetes has no group {group:?}");
@@ -187,13 +187,13 @@ fn kind(text: &str) -> Result<Kind<'_>, Failure> {
 }
 
 /// The kind that was probably meant: the same name in another group, or a similar one.
-fn probably(given: Kind<'_>) -> Option<String> {
+fn probably(given: ObjectKind<'_>) -> Option<String> {
     let all = KNOWN.iter().flat_map(|(group, resources)| {
         resources
             .split(' ')
-            .map(|resource| Kind { group, resource })
+            .map(|resource| ObjectKind { group, resource })
     });
-    let likeness = |kind: &Kind<'_>| {
+    let likeness = |kind: &ObjectKind<'_>| {
         strsim::jaro_winkler(kind.resource, given.resource)
             + if kind.group == given.group { 0.01 } else { 0.0 }
     };
@@ -269,12 +269,12 @@ fn is_subdomain(text: &str) -> bool {
 
 fn policy(
     args: &K8sArgs,
-    kinds: &[Kind<'_>],
+    kinds: &[ObjectKind<'_>],
     namespaces: &[&str],
     exempt: &[(bool, &str)],
 ) -> String {
     let mut rules = String::new();
-    for Kind { group, resource } in kinds {
+    for ObjectKind { group, resource } in kinds {
         let rule = format!(
             "      - apiGroups: [\"{group}\"]\n        apiVersions: [\"*\"]\n        \
              operations: [\"CREATE\", \"UPDATE\", \"DELETE\"]\n        \
@@ -310,7 +310,7 @@ fn policy(
 fn roles(
     yaml: &mut String,
     name: &str,
-    kinds: &[Kind<'_>],
+    kinds: &[ObjectKind<'_>],
     accounts: &[(&str, &str)],
     namespaces: &[&str],
 ) {
@@ -350,7 +350,7 @@ fn roles(
     }
 
     let mut rights = String::new();
-    for Kind { group, resource } in kinds {
+    for ObjectKind { group, resource } in kinds {
         let verbs = ["get", "list", "watch", "patch", "update", "delete"];
         rights.push_str(&rule(group, &[resource], "", &verbs));
         let status = format!("{resource}/status");

@@ -32,21 +32,21 @@ impl From<Error> for Failure {
 }
 
 /// A named part of an installation.
-pub(super) struct Step {
+pub(super) struct InstallStep {
     pub(super) name: String,
     pub(super) sql: String,
 }
 
 /// A table of the user, and the resource whose fence counts for it.
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct UserTable {
     pub(super) name: String,
     pub(super) resource: String,
 }
 
-impl From<FencedTable> for Table {
-    fn from(FencedTable { table, resource }: FencedTable) -> Table {
-        Table {
+impl From<FencedTable> for UserTable {
+    fn from(FencedTable { table, resource }: FencedTable) -> UserTable {
+        UserTable {
             name: table,
             resource,
         }

@@ -31,7 +31,7 @@ pub(super) use doctor::look;
 
 use super::failure::Failure;
 use super::output::{Out, facts, table};
-use resources::{Location, Resources};
+use resources::{LocatedResources, ResourceLocation};
 
 /// `palisade fence`.
 #[derive(Subcommand, Clone, Debug)]
@@ -41,9 +41,9 @@ pub(crate) enum FenceCommand {
     /// Take the fence away from tables, or from a whole database
     Uninstall(install::UninstallArgs),
     /// Show a resource's fence
-    Show(ShowArgs),
+    Show(FenceShowArgs),
     /// List the fences
-    Ls(LsArgs),
+    Ls(FenceLsArgs),
     /// Make a resource refuse everything below a floor, after its fence was lost, restored or poisoned
     Rearm(rearm::RearmArgs),
     /// List what keeps a resource's next holder waiting, and end it: transactions (SQL servers), processes (SQLite, files)
@@ -54,20 +54,20 @@ pub(crate) enum FenceCommand {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ShowArgs {
+pub(crate) struct FenceShowArgs {
     /// The resource.
     resource: String,
     #[command(flatten)]
-    at: Location,
+    at: ResourceLocation,
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct LsArgs {
+pub(crate) struct FenceLsArgs {
     /// Only resources whose names start with this.
     #[arg(default_value = "")]
     prefix: String,
     #[command(flatten)]
-    at: Location,
+    at: ResourceLocation,
 }
 
 pub(super) async fn carry_out(command: FenceCommand, out: Out) -> Result<(), Failure> {
@@ -82,8 +82,8 @@ pub(super) async fn carry_out(command: FenceCommand, out: Out) -> Result<(), Fai
     }
 }
 
-async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
-    let mut resources = Resources::open(&args.at).await?;
+async fn show(args: &FenceShowArgs, out: Out) -> Result<(), Failure> {
+    let mut resources = LocatedResources::open(&args.at).await?;
     let state = resources.show(&args.resource).await?;
     let tables = resources.tables().await?.into_iter();
     let tables: Vec<_> = tables
@@ -109,8 +109,8 @@ async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
     out.text(&format!("{head}\n{}", facts(out, &rows)))
 }
 
-async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
-    let mut resources = Resources::open(&args.at).await?;
+async fn ls(args: &FenceLsArgs, out: Out) -> Result<(), Failure> {
+    let mut resources = LocatedResources::open(&args.at).await?;
     let mut rows = Vec::new();
     let all = resources.all(&args.prefix).await?;
     let mut doors = resources.doors().await?;

@@ -9,7 +9,7 @@ use palisade_fence::{Admin as _, Door, Error, FenceState, FencedTable, Listed, R
 use palisade_proto::Code;
 
 use super::super::failure::{FAILED, Failure};
-use super::kind::{PAGE, Step, Table};
+use super::kind::{InstallStep, PAGE, UserTable};
 use super::tls;
 
 pub(super) struct Database {
@@ -18,31 +18,31 @@ pub(super) struct Database {
 }
 
 /// The statements that install the fence, with fenced tables.
-pub(super) fn steps(tables: &[Table]) -> Result<Vec<Step>, Failure> {
-    let files = MIGRATIONS.iter().map(|(name, sql)| Step {
+pub(super) fn steps(tables: &[UserTable]) -> Result<Vec<InstallStep>, Failure> {
+    let files = MIGRATIONS.iter().map(|(name, sql)| InstallStep {
         name: (*name).to_owned(),
         sql: (*sql).to_owned(),
     });
     let mut steps: Vec<_> = files.collect();
-    for Table { name, resource } in tables {
+    for UserTable { name, resource } in tables {
         let sql = sticky(name, resource)?;
         let name = format!("fenced table {name}");
-        steps.push(Step { name, sql });
+        steps.push(InstallStep { name, sql });
     }
     Ok(steps)
 }
 
 /// The statements that take the fence away from these tables, or from the database.
-pub(super) fn removal(tables: &[Table]) -> Result<Vec<Step>, Failure> {
+pub(super) fn removal(tables: &[UserTable]) -> Result<Vec<InstallStep>, Failure> {
     let mut steps = Vec::new();
-    for Table { name, .. } in tables {
+    for UserTable { name, .. } in tables {
         let sql = unstick(name)?;
         let name = format!("the fence of table {name}");
-        steps.push(Step { name, sql });
+        steps.push(InstallStep { name, sql });
     }
     if tables.is_empty() {
         let (name, sql) = ("the fence".to_owned(), UNINSTALL.to_owned());
-        steps.push(Step { name, sql });
+        steps.push(InstallStep { name, sql });
     }
     Ok(steps)
 }
@@ -78,8 +78,8 @@ impl Database {
     }
 
     /// Runs the steps. MySQL commits after each statement, so the steps before an error stay.
-    pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
-        for (at, Step { name, sql }) in steps.iter().enumerate() {
+    pub(super) async fn run(&mut self, steps: &[InstallStep], done: &str) -> Result<(), Failure> {
+        for (at, InstallStep { name, sql }) in steps.iter().enumerate() {
             self.db.query_drop(sql).await.map_err(|error| {
                 let why = Error::from(error).report();
                 let text = format!("{name}: {why}; {at} of {} parts were {done}", steps.len());
@@ -90,7 +90,7 @@ impl Database {
     }
 
     /// Runs the steps, and tries a claim, which leaves no trace.
-    pub(super) async fn install(&mut self, steps: &[Step]) -> Result<(), Failure> {
+    pub(super) async fn install(&mut self, steps: &[InstallStep]) -> Result<(), Failure> {
         self.run(steps, "installed").await?;
         let mut tx = self.begin().await?;
         let tried = async {

@@ -10,17 +10,17 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, NoTls, Transaction};
 
 use super::super::failure::{FAILED, Failure};
-use super::kind::{PAGE, Step, Table};
+use super::kind::{InstallStep, PAGE, UserTable};
 use super::tls;
 
 pub(super) struct Database(Client);
 
 /// The statements that install the fence, with fenced tables and roles that may use it.
-pub(super) fn steps(tables: &[Table], roles: &[String]) -> Vec<Step> {
+pub(super) fn steps(tables: &[UserTable], roles: &[String]) -> Vec<InstallStep> {
     let files = MIGRATIONS
         .iter()
         .map(|(name, sql)| ((*name).to_owned(), (*sql).to_owned()));
-    let sticky = tables.iter().map(|Table { name, resource }| {
+    let sticky = tables.iter().map(|UserTable { name, resource }| {
         let (table, resource) = (quoted(name), quoted(resource));
         let sql = format!("SELECT palisade_sticky({table}, {resource});\n");
         (format!("fenced table {name}"), sql)
@@ -30,17 +30,17 @@ pub(super) fn steps(tables: &[Table], roles: &[String]) -> Vec<Step> {
         (format!("role {role}"), sql)
     });
     let all = files.chain(sticky).chain(granted);
-    all.map(|(name, sql)| Step { name, sql }).collect()
+    all.map(|(name, sql)| InstallStep { name, sql }).collect()
 }
 
 /// The statements that take the fence away from these tables, or from the database.
-pub(super) fn removal(tables: &[Table]) -> Vec<Step> {
-    let one = |Table { name, .. }: &Table| Step {
+pub(super) fn removal(tables: &[UserTable]) -> Vec<InstallStep> {
+    let one = |UserTable { name, .. }: &UserTable| InstallStep {
         name: format!("the fence of table {name}"),
         sql: format!("SELECT palisade_unstick({});\n", quoted(name)),
     };
     if tables.is_empty() {
-        vec![Step {
+        vec![InstallStep {
             name: "the fence".to_owned(),
             sql: UNINSTALL.to_owned(),
         }]
@@ -75,7 +75,7 @@ impl Database {
         let connected = match encrypted {
             Some(ca) => {
                 config.ssl_mode(SslMode::Require);
-                let connector = tls::Postgres(tls::client(ca.or_else(tls::ca))?);
+                let connector = tls::PostgresTls(tls::client(ca.or_else(tls::ca))?);
                 let connected = config.connect(connector).await;
                 connected.map(|(client, connection)| {
                     tokio::spawn(connection);
@@ -99,17 +99,17 @@ impl Database {
     }
 
     /// Runs everything or nothing.
-    pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
+    pub(super) async fn run(&mut self, steps: &[InstallStep], done: &str) -> Result<(), Failure> {
         let tx = self.0.transaction().await.map_err(Error::from)?;
         run(&tx, steps, done).await?;
         Ok(tx.commit().await.map_err(Error::from)?)
     }
 
     /// Runs everything, and tries a claim; keeps all of it or nothing.
-    pub(super) async fn install(&mut self, steps: &[Step]) -> Result<(), Failure> {
+    pub(super) async fn install(&mut self, steps: &[InstallStep]) -> Result<(), Failure> {
         let tx = self.0.transaction().await.map_err(Error::from)?;
         run(&tx, steps, "installed").await?;
-        let tried = Step {
+        let tried = InstallStep {
             name: "a claim, to try the fence".to_owned(),
             sql: TRY.to_owned(),
         };
@@ -174,8 +174,8 @@ DO $$ BEGIN
 END $$;
 ROLLBACK TO SAVEPOINT palisade_try";
 
-async fn run(tx: &Transaction<'_>, steps: &[Step], done: &str) -> Result<(), Failure> {
-    for Step { name, sql } in steps {
+async fn run(tx: &Transaction<'_>, steps: &[InstallStep], done: &str) -> Result<(), Failure> {
+    for InstallStep { name, sql } in steps {
         tx.batch_execute(sql).await.map_err(|error| {
             let why = Error::from(error).report();
             Failure::local(format!("{name}: {why}; nothing was {done}"))

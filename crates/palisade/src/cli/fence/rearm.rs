@@ -11,7 +11,7 @@ use super::super::failure::Failure;
 use super::super::output::Out;
 use super::super::shell::shell_word;
 use super::super::value;
-use super::resources::{Location, Resources};
+use super::resources::{LocatedResources, ResourceLocation};
 
 /// If a floor is further than this above every token seen, the operator must confirm it. It is more than an authority issues
 /// between two readings of a fence, and less than a mistyped digit of a large token.
@@ -36,7 +36,7 @@ pub(crate) struct RearmArgs {
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
-    at: Location,
+    at: ResourceLocation,
 }
 
 fn authority(text: &str) -> Result<AuthorityId, String> {
@@ -83,7 +83,7 @@ impl Question {
 }
 
 pub(super) async fn rearm(args: &RearmArgs, out: Out) -> Result<(), Failure> {
-    let mut resources = Resources::open(&args.at).await?;
+    let mut resources = LocatedResources::open(&args.at).await?;
     if !args.yes {
         ask(&mut resources, args).await?;
     }
@@ -103,7 +103,7 @@ pub(super) async fn rearm(args: &RearmArgs, out: Out) -> Result<(), Failure> {
 }
 
 /// Asks on a terminal. Without one, only a floor that is far away needs `--yes`.
-async fn ask(resources: &mut Resources, args: &RearmArgs) -> Result<(), Failure> {
+async fn ask(resources: &mut LocatedResources, args: &RearmArgs) -> Result<(), Failure> {
     let highest = resources.show(&args.resource).await?;
     let all = resources.all("").await?;
     let question = Question {

@@ -17,7 +17,7 @@ use super::kind::PAGE;
 use super::tls;
 
 /// The masters of a server; one, if it is not a cluster.
-pub(super) struct Server(Vec<Master>);
+pub(super) struct RedisMasters(Vec<Master>);
 
 struct Master {
     address: String,
@@ -25,8 +25,8 @@ struct Master {
     slots: Vec<RangeInclusive<u16>>,
 }
 
-impl Server {
-    pub(super) async fn open(url: &str) -> Result<Server, Failure> {
+impl RedisMasters {
+    pub(super) async fn open(url: &str) -> Result<RedisMasters, Failure> {
         // The scheme says whether TLS is spoken; the driver is built without it.
         let (plain, tls) = match url.strip_prefix("rediss://") {
             Some(rest) => (format!("redis://{rest}"), true),
@@ -60,7 +60,7 @@ impl Server {
                 slots: vec![0..=LAST_SLOT],
             });
         }
-        Ok(Server(masters))
+        Ok(RedisMasters(masters))
     }
 
     /// How many masters there are.
@@ -162,11 +162,14 @@ async fn connect(
     Ok(connection)
 }
 
-type Found = Vec<(String, u16, Vec<RangeInclusive<u16>>)>;
+type MasterSlots = Vec<(String, u16, Vec<RangeInclusive<u16>>)>;
 
 /// The masters of a cluster, with their slots; none if the server is not a cluster. A master that does not know its
 /// own address gets the one in the URL.
-async fn masters_of(connection: &mut MultiplexedConnection, given: &str) -> Result<Found, Failure> {
+async fn masters_of(
+    connection: &mut MultiplexedConnection,
+    given: &str,
+) -> Result<MasterSlots, Failure> {
     let mut info = cmd("INFO");
     let info: String = info
         .arg("cluster")
@@ -182,7 +185,7 @@ async fn masters_of(connection: &mut MultiplexedConnection, given: &str) -> Resu
         .query_async(connection)
         .await
         .map_err(Error::from)?;
-    let mut found: Found = Vec::new();
+    let mut found: MasterSlots = Vec::new();
     for row in &listed {
         let strange = || Failure::local(format!("CLUSTER SLOTS answered {row:?}"));
         let [Value::Int(from), Value::Int(to), Value::Array(master), ..] = row.as_slice() else {

@@ -12,7 +12,7 @@ use super::{data_dir, files, mysql, postgres, redis, sqlite};
 /// Where the resources are.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
-pub(super) struct Location {
+pub(super) struct ResourceLocation {
     /// Where the fences are: postgres://USER@HOST:PORT/DATABASE, mysql://…, sqlite:///FILE,
     /// redis://HOST:PORT or file:///FOLDER, the
     /// parent of the fenced folders. Put a URL with a password into PALISADE_FENCE_URL (PostgreSQL also reads
@@ -32,41 +32,41 @@ pub(super) struct Location {
 }
 
 /// The resources of one location, of any kind.
-pub(super) enum Resources {
+pub(super) enum LocatedResources {
     Files(files::Folders),
     DataDir(data_dir::DataDir),
     Mysql(mysql::Database),
     Postgres(postgres::Database),
-    Redis(redis::Server),
-    Sqlite(sqlite::File),
+    Redis(redis::RedisMasters),
+    Sqlite(sqlite::SqliteFile),
 }
 
-impl Resources {
-    pub(super) async fn open(at: &Location) -> Result<Resources, Failure> {
+impl LocatedResources {
+    pub(super) async fn open(at: &ResourceLocation) -> Result<LocatedResources, Failure> {
         match (&at.url, &at.data) {
-            (_, Some(dir)) => data_dir::DataDir::open(dir).map(Resources::DataDir),
-            (Some(url), None) => Resources::of(url).await,
+            (_, Some(dir)) => data_dir::DataDir::open(dir).map(LocatedResources::DataDir),
+            (Some(url), None) => LocatedResources::of(url).await,
             (None, None) => Err(Failure::usage("give --url or --data".to_owned())),
         }
     }
 
     /// The only place that looks at a URL's scheme.
-    pub(super) async fn of(url: &str) -> Result<Resources, Failure> {
+    pub(super) async fn of(url: &str) -> Result<LocatedResources, Failure> {
         match url.split_once("://").map(|(scheme, _)| scheme) {
             Some("postgres" | "postgresql") => {
-                Ok(Resources::Postgres(postgres::Database::open(url).await?))
+                Ok(LocatedResources::Postgres(postgres::Database::open(url).await?))
             }
-            Some("mysql" | "mariadb") => Ok(Resources::Mysql(mysql::Database::open(url).await?)),
+            Some("mysql" | "mariadb") => Ok(LocatedResources::Mysql(mysql::Database::open(url).await?)),
             Some("sqlite") => {
                 let path = url.trim_start_matches("sqlite://");
-                Ok(Resources::Sqlite(sqlite::File::open(path)?))
+                Ok(LocatedResources::Sqlite(sqlite::SqliteFile::open(path)?))
             }
             Some("redis" | "rediss" | "redis+unix" | "unix") => {
-                Ok(Resources::Redis(redis::Server::open(url).await?))
+                Ok(LocatedResources::Redis(redis::RedisMasters::open(url).await?))
             }
             Some("file") => {
                 let path = url.trim_start_matches("file://");
-                Ok(Resources::Files(files::Folders::open(path)?))
+                Ok(LocatedResources::Files(files::Folders::open(path)?))
             }
             // Does not repeat the URL, which may contain a password.
             scheme => Err(Failure::usage(match scheme {
@@ -82,24 +82,24 @@ impl Resources {
 
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
         match self {
-            Resources::Files(folders) => folders.show(resource).await,
-            Resources::DataDir(dir) => dir.show(resource),
-            Resources::Postgres(database) => database.show(resource).await,
-            Resources::Mysql(database) => database.show(resource).await,
-            Resources::Redis(server) => server.show(resource).await,
-            Resources::Sqlite(file) => file.show(resource).await,
+            LocatedResources::Files(folders) => folders.show(resource).await,
+            LocatedResources::DataDir(dir) => dir.show(resource),
+            LocatedResources::Postgres(database) => database.show(resource).await,
+            LocatedResources::Mysql(database) => database.show(resource).await,
+            LocatedResources::Redis(server) => server.show(resource).await,
+            LocatedResources::Sqlite(file) => file.show(resource).await,
         }
     }
 
     /// One page in name order, starting after `after`.
     async fn list(&mut self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Failure> {
         match self {
-            Resources::Files(folders) => folders.list(prefix, after).await,
-            Resources::DataDir(dir) => dir.list(prefix, after),
-            Resources::Postgres(database) => database.list(prefix, after).await,
-            Resources::Mysql(database) => database.list(prefix, after).await,
-            Resources::Redis(server) => server.list(prefix, after).await,
-            Resources::Sqlite(file) => file.list(prefix, after).await,
+            LocatedResources::Files(folders) => folders.list(prefix, after).await,
+            LocatedResources::DataDir(dir) => dir.list(prefix, after),
+            LocatedResources::Postgres(database) => database.list(prefix, after).await,
+            LocatedResources::Mysql(database) => database.list(prefix, after).await,
+            LocatedResources::Redis(server) => server.list(prefix, after).await,
+            LocatedResources::Sqlite(file) => file.list(prefix, after).await,
         }
     }
 
@@ -134,33 +134,35 @@ impl Resources {
     /// The tables that refuse writes without a current token.
     pub(super) async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
         match self {
-            Resources::Mysql(database) => database.tables().await,
-            Resources::Postgres(database) => database.tables().await,
-            Resources::Sqlite(file) => file.tables(),
-            Resources::Files(_) | Resources::DataDir(_) | Resources::Redis(_) => Ok(Vec::new()),
+            LocatedResources::Mysql(database) => database.tables().await,
+            LocatedResources::Postgres(database) => database.tables().await,
+            LocatedResources::Sqlite(file) => file.tables(),
+            LocatedResources::Files(_)
+            | LocatedResources::DataDir(_)
+            | LocatedResources::Redis(_) => Ok(Vec::new()),
         }
     }
 
     /// Lists the ways past the fences that are open.
     pub(super) async fn doors(&mut self) -> Result<Vec<Door>, Failure> {
         match self {
-            Resources::Mysql(database) => database.doors().await,
-            Resources::Postgres(database) => database.doors().await,
-            Resources::Sqlite(_)
-            | Resources::Files(_)
-            | Resources::DataDir(_)
-            | Resources::Redis(_) => Ok(Vec::new()),
+            LocatedResources::Mysql(database) => database.doors().await,
+            LocatedResources::Postgres(database) => database.doors().await,
+            LocatedResources::Sqlite(_)
+            | LocatedResources::Files(_)
+            | LocatedResources::DataDir(_)
+            | LocatedResources::Redis(_) => Ok(Vec::new()),
         }
     }
 
     pub(super) async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
         match self {
-            Resources::Files(folders) => folders.rearm(resource, with).await,
-            Resources::DataDir(dir) => dir.rearm(resource, with).await,
-            Resources::Postgres(database) => database.rearm(resource, with).await,
-            Resources::Mysql(database) => database.rearm(resource, with).await,
-            Resources::Redis(server) => server.rearm(resource, with).await,
-            Resources::Sqlite(file) => file.rearm(resource, with).await,
+            LocatedResources::Files(folders) => folders.rearm(resource, with).await,
+            LocatedResources::DataDir(dir) => dir.rearm(resource, with).await,
+            LocatedResources::Postgres(database) => database.rearm(resource, with).await,
+            LocatedResources::Mysql(database) => database.rearm(resource, with).await,
+            LocatedResources::Redis(server) => server.rearm(resource, with).await,
+            LocatedResources::Sqlite(file) => file.rearm(resource, with).await,
         }
     }
 }

@@ -8,43 +8,43 @@ use palisade_fence::{Admin as _, Error, FenceState, FencedTable, Listed, LockHol
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::super::failure::Failure;
-use super::kind::{PAGE, Step, Table};
+use super::kind::{InstallStep, PAGE, UserTable};
 
-pub(super) struct File(Connection);
+pub(super) struct SqliteFile(Connection);
 
 /// The statements that install the fence, with fenced tables.
-pub(super) fn steps(tables: &[Table]) -> Result<Vec<Step>, Failure> {
-    let files = MIGRATIONS.iter().map(|(name, sql)| Step {
+pub(super) fn steps(tables: &[UserTable]) -> Result<Vec<InstallStep>, Failure> {
+    let files = MIGRATIONS.iter().map(|(name, sql)| InstallStep {
         name: (*name).to_owned(),
         sql: (*sql).to_owned(),
     });
     let mut steps: Vec<_> = files.collect();
-    for Table { name, resource } in tables {
+    for UserTable { name, resource } in tables {
         let sql = sticky(name, resource)?;
         let name = format!("fenced table {name}");
-        steps.push(Step { name, sql });
+        steps.push(InstallStep { name, sql });
     }
     Ok(steps)
 }
 
 /// The statements that take the fence away from these tables, or from the file.
-pub(super) fn removal(tables: &[Table]) -> Result<Vec<Step>, Failure> {
+pub(super) fn removal(tables: &[UserTable]) -> Result<Vec<InstallStep>, Failure> {
     let mut steps = Vec::new();
-    for Table { name, .. } in tables {
+    for UserTable { name, .. } in tables {
         let sql = unstick(name)?;
         let name = format!("the fence of table {name}");
-        steps.push(Step { name, sql });
+        steps.push(InstallStep { name, sql });
     }
     if tables.is_empty() {
         let (name, sql) = ("the fence".to_owned(), UNINSTALL.to_owned());
-        steps.push(Step { name, sql });
+        steps.push(InstallStep { name, sql });
     }
     Ok(steps)
 }
 
-impl File {
+impl SqliteFile {
     /// Opens an existing file; creates none.
-    pub(super) fn open(path: &str) -> Result<File, Failure> {
+    pub(super) fn open(path: &str) -> Result<SqliteFile, Failure> {
         let hint =
             "for example sqlite:///srv/shop/orders.db, with the absolute path of an existing file";
         if !Path::new(path).is_absolute() {
@@ -54,17 +54,17 @@ impl File {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let opened = Connection::open_with_flags(path, flags);
         opened
-            .map(File)
+            .map(SqliteFile)
             .map_err(|error| Failure::usage(format!("--url: {path}: {error}")).hint(hint))
     }
 
     /// Runs everything or nothing.
-    pub(super) fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
+    pub(super) fn run(&mut self, steps: &[InstallStep], done: &str) -> Result<(), Failure> {
         let begun = self
             .0
             .transaction_with_behavior(TransactionBehavior::Immediate);
         let tx = begun.map_err(Error::from)?;
-        for Step { name, sql } in steps {
+        for InstallStep { name, sql } in steps {
             tx.execute_batch(sql)
                 .map_err(|error| Failure::local(format!("{name}: {error}; nothing was {done}")))?;
         }

@@ -39,7 +39,7 @@ where
 
 /// For tokio-postgres.
 #[derive(Clone)]
-pub(super) struct Postgres(pub(super) Client);
+pub(super) struct PostgresTls(pub(super) Client);
 
 /// A handshake with one host.
 pub(super) struct Handshake {
@@ -50,7 +50,7 @@ pub(super) struct Handshake {
 /// An encrypted connection to PostgreSQL.
 pub(super) struct Encrypted<S>(Stream<S>);
 
-impl<S> MakeTlsConnect<S> for Postgres
+impl<S> MakeTlsConnect<S> for PostgresTls
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

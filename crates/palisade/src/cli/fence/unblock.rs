@@ -8,7 +8,7 @@ use super::super::failure::Failure;
 use super::super::output::Out;
 use super::super::shell::shell_word;
 use super::postgres::Database;
-use super::resources::{Location, Resources};
+use super::resources::{LocatedResources, ResourceLocation};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct UnblockArgs {
@@ -19,24 +19,24 @@ pub(crate) struct UnblockArgs {
     #[arg(long, short)]
     yes: bool,
     #[command(flatten)]
-    at: Location,
+    at: ResourceLocation,
 }
 
 pub(super) async fn unblock(args: &UnblockArgs, out: Out) -> Result<(), Failure> {
-    match Resources::open(&args.at).await? {
-        Resources::Postgres(mut database) => transactions(args, &mut database, out).await,
-        Resources::Files(folders) => {
+    match LocatedResources::open(&args.at).await? {
+        LocatedResources::Postgres(mut database) => transactions(args, &mut database, out).await,
+        LocatedResources::Files(folders) => {
             let blockers = folders.blockers(&args.resource)?;
             processes(args, &blockers, out, |one| {
                 folders.unblock(&args.resource, one)
             })
         }
-        Resources::Sqlite(mut file) => {
+        LocatedResources::Sqlite(mut file) => {
             let blockers = file.blockers();
             processes(args, &blockers, out, |one| file.unblock(one))
         }
-        Resources::Mysql(mut database) => connections(args, &mut database, out).await,
-        Resources::Redis(_) | Resources::DataDir(_) => Err(Failure::usage(
+        LocatedResources::Mysql(mut database) => connections(args, &mut database, out).await,
+        LocatedResources::Redis(_) | LocatedResources::DataDir(_) => Err(Failure::usage(
             "unblock is for PostgreSQL, MySQL, MariaDB, SQLite and files",
         )
         .hint("elsewhere no claim waits for a holder: each operation is one step")),

@@ -15,7 +15,7 @@ use std::path::Path;
 use clap::{Arg, ArgAction, Command};
 use toml::de::{DeTable, DeValue};
 
-use super::{Origin, SERVERS, Setting, is_switch, key, settable};
+use super::{SERVERS, Setting, SettingOrigin, is_switch, key, settable};
 use crate::cli::failure::Failure;
 
 /// The settings that a file has for one command.
@@ -36,7 +36,7 @@ pub(crate) fn read(path: &Path, commands: &Command) -> Result<Vec<Section>, Fail
 }
 
 pub(super) fn parse(text: &str, path: &Path, commands: &Command) -> Result<Vec<Section>, Failure> {
-    let file = File { path, text };
+    let file = SettingsFile { path, text };
     let table = DeTable::parse(text)
         .map_err(|error| file.wrong(error.span().unwrap_or_default(), error.message()))?;
     let mut sections = Vec::new();
@@ -65,12 +65,12 @@ pub(super) fn parse(text: &str, path: &Path, commands: &Command) -> Result<Vec<S
     Ok(sections)
 }
 
-struct File<'a> {
+struct SettingsFile<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-impl File<'_> {
+impl SettingsFile<'_> {
     /// In the order of the lines.
     fn section(
         &self,
@@ -95,14 +95,14 @@ impl File<'_> {
                 key: key(arg).to_owned(),
                 values,
                 is_switch: is_switch(arg),
-                origin: Origin::File {
+                origin: SettingOrigin::File {
                     path: self.path.to_owned(),
                     line: self.line(name.span()),
                 },
             });
         }
         settings.sort_by_key(|setting| match setting.origin {
-            Origin::File { line, .. } => line,
+            SettingOrigin::File { line, .. } => line,
             _ => 0,
         });
         Ok(settings)

@@ -41,12 +41,12 @@ pub(crate) struct Setting {
     pub(crate) values: Vec<String>,
     /// The flag takes no value; the setting is `true` or `false`.
     pub(crate) is_switch: bool,
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
 }
 
 /// Where a setting comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum SettingOrigin {
     Flag,
     /// The variable.
     Environment(String),
@@ -57,20 +57,20 @@ pub(crate) enum Origin {
     Default,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Flag => f.write_str("flag"),
-            Origin::Environment(name) => f.write_str(name),
-            Origin::File { path, line } => write!(f, "{}, line {line}", path.display()),
-            Origin::Default => f.write_str("default"),
+            SettingOrigin::Flag => f.write_str("flag"),
+            SettingOrigin::Environment(name) => f.write_str(name),
+            SettingOrigin::File { path, line } => write!(f, "{}, line {line}", path.display()),
+            SettingOrigin::Default => f.write_str("default"),
         }
     }
 }
 
 /// Why a command line is not taken.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum CommandLineRefused {
     /// By its words alone; or it asks for help.
     Words(clap::Error),
     /// By the environment or the settings file.
@@ -78,7 +78,7 @@ pub(crate) enum Refused {
 }
 
 /// Reads a variable of the environment.
-pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// The environment of this process. A variable without a value counts as none.
 pub(crate) fn environment(name: &str) -> Option<OsString> {
@@ -86,18 +86,21 @@ pub(crate) fn environment(name: &str) -> Option<OsString> {
 }
 
 /// Parses a command line, with the settings from elsewhere.
-pub(super) fn parse(words: Vec<OsString>, environment: Environment<'_>) -> Result<Cli, Refused> {
+pub(super) fn parse(
+    words: Vec<OsString>,
+    environment: Variables<'_>,
+) -> Result<Cli, CommandLineRefused> {
     let command = Cli::command();
     let (matches, _) = settle(&command, words, environment)?;
-    Cli::from_arg_matches(&matches).map_err(Refused::Words)
+    Cli::from_arg_matches(&matches).map_err(CommandLineRefused::Words)
 }
 
 /// Parses a command line, and says where each setting comes from. There are none for a command that does not serve.
 pub(crate) fn settle(
     command: &Command,
     words: Vec<OsString>,
-    environment: Environment<'_>,
-) -> Result<(ArgMatches, Vec<Setting>), Refused> {
+    environment: Variables<'_>,
+) -> Result<(ArgMatches, Vec<Setting>), CommandLineRefused> {
     let alone = command.clone().try_get_matches_from(&words);
     let given = match &alone {
         // The missing settings may come from a variable or the file.
@@ -105,9 +108,9 @@ pub(crate) fn settle(
             let lenient = command.clone().ignore_errors(true);
             lenient
                 .try_get_matches_from(&words)
-                .map_err(Refused::Words)?
+                .map_err(CommandLineRefused::Words)?
         }
-        Err(_) => return Ok((alone.map_err(Refused::Words)?, Vec::new())),
+        Err(_) => return Ok((alone.map_err(CommandLineRefused::Words)?, Vec::new())),
         Ok(matches) => matches.clone(),
     };
     let server = given.subcommand().and_then(|(name, given)| {
@@ -115,9 +118,10 @@ pub(crate) fn settle(
         Some((name, command.find_subcommand(name)?, given))
     });
     let Some((name, server, given)) = server else {
-        return Ok((alone.map_err(Refused::Words)?, Vec::new()));
+        return Ok((alone.map_err(CommandLineRefused::Words)?, Vec::new()));
     };
-    let added = elsewhere(command, name, server, given, environment).map_err(Refused::Settings)?;
+    let added = elsewhere(command, name, server, given, environment)
+        .map_err(CommandLineRefused::Settings)?;
     let mut words = words;
     words.extend(added.iter().flat_map(words_of));
     let matches = command.clone().try_get_matches_from(words);
@@ -138,10 +142,10 @@ pub(crate) fn compare_settings(mut hangup: Signal) -> impl Future<Output = ()> {
         let Ok(before) = before else { return };
         while hangup.recv().await.is_some() {
             match current() {
-                Err(Refused::Words(error)) => {
+                Err(CommandLineRefused::Words(error)) => {
                     tracing::warn!(why = %super::usage::plain(&error), "the settings stay as they are");
                 }
-                Err(Refused::Settings(failure)) => {
+                Err(CommandLineRefused::Settings(failure)) => {
                     tracing::warn!(why = %failure.message, "the settings stay as they are");
                 }
                 Ok(now) => {
@@ -170,7 +174,7 @@ fn elsewhere(
     name: &str,
     server: &Command,
     given: &ArgMatches,
-    environment: Environment<'_>,
+    environment: Variables<'_>,
 ) -> Result<Vec<Setting>, Failure> {
     let mut sections = match given.get_one::<PathBuf>(CONFIG) {
         Some(path) => file::read(path, command)?,
@@ -215,7 +219,7 @@ fn from_variable(arg: &Arg, name: String, value: OsString) -> Result<Setting, Fa
         key: key(arg).to_owned(),
         values: vec![value],
         is_switch: is_switch(arg),
-        origin: Origin::Environment(name),
+        origin: SettingOrigin::Environment(name),
     })
 }
 
@@ -244,8 +248,8 @@ fn in_force(server: &Command, matches: &ArgMatches, added: &[Setting]) -> Vec<Se
                 values,
                 is_switch: is_switch(arg),
                 origin: match source {
-                    Some(ValueSource::CommandLine) => Origin::Flag,
-                    _ => Origin::Default,
+                    Some(ValueSource::CommandLine) => SettingOrigin::Flag,
+                    _ => SettingOrigin::Default,
                 },
             }
         })
@@ -265,7 +269,7 @@ fn words_of(setting: &Setting) -> impl Iterator<Item = OsString> {
 }
 
 /// Says which setting an error is about, if it is not the words' own.
-fn blame(error: clap::Error, added: &[Setting]) -> Refused {
+fn blame(error: clap::Error, added: &[Setting]) -> CommandLineRefused {
     let named = |kind| match error.get(kind) {
         Some(ContextValue::String(name)) => vec![name.clone()],
         Some(ContextValue::Strings(names)) => names.clone(),
@@ -287,10 +291,10 @@ fn blame(error: clap::Error, added: &[Setting]) -> Refused {
         .map(|setting| setting.origin.to_string())
         .collect();
     if guilty.is_empty() {
-        return Refused::Words(error);
+        return CommandLineRefused::Words(error);
     }
     let why = super::usage::plain(&error);
-    Refused::Settings(Failure::usage(format!("{}: {why}", guilty.join("; "))))
+    CommandLineRefused::Settings(Failure::usage(format!("{}: {why}", guilty.join("; "))))
 }
 
 /// The flags that are settings: those of the command itself, but for the one that names the file.
@@ -315,7 +319,7 @@ const COLLECTOR: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 /// The reason why that variable names no collector, if it is set and names none. It is often set for all programs of a
 /// machine, so a mistake in it is only a warning: traces must not keep a lock server from starting.
-pub(super) fn passed_over(environment: Environment<'_>) -> Option<String> {
+pub(super) fn passed_over(environment: Variables<'_>) -> Option<String> {
     let value = environment(COLLECTOR)?;
     let value = value.to_string_lossy();
     let why = value.parse::<crate::otlp::Endpoint>().err()?;
@@ -326,7 +330,7 @@ pub(super) fn passed_over(environment: Environment<'_>) -> Option<String> {
 }
 
 /// Whether the collector is the one that this variable names.
-pub(super) fn is_usual(collector: &crate::otlp::Endpoint, environment: Environment<'_>) -> bool {
+pub(super) fn is_usual(collector: &crate::otlp::Endpoint, environment: Variables<'_>) -> bool {
     let named = environment(COLLECTOR).and_then(|value| value.to_str()?.parse().ok());
     named.as_ref() == Some(collector)
 }

@@ -3,7 +3,7 @@ use std::fs;
 
 use clap::CommandFactory as _;
 
-use super::{Cli, Origin, Refused, Setting, settle};
+use super::{Cli, CommandLineRefused, Setting, SettingOrigin, settle};
 
 /// The settings of `serve` with these flags, variables and lines of a file.
 fn settled(flags: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Vec<Setting>, String> {
@@ -19,8 +19,8 @@ fn settled(flags: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Vec
     };
     let settled = settle(&Cli::command(), words, &read);
     let settled = settled.map_err(|refused| match refused {
-        Refused::Words(error) => format!("words: {}", error.render()),
-        Refused::Settings(failure) => failure.message,
+        CommandLineRefused::Words(error) => format!("words: {}", error.render()),
+        CommandLineRefused::Settings(failure) => failure.message,
     });
     let short = |text: String| text.replace(path, "palisade.toml");
     settled.map(|(_, settings)| settings).map_err(short)
@@ -29,7 +29,7 @@ fn settled(flags: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Vec
 fn one(settings: &[Setting], key: &str) -> (Vec<String>, String) {
     let setting = settings.iter().find(|setting| setting.key == key).unwrap();
     let origin = match &setting.origin {
-        Origin::File { line, .. } => format!("line {line}"),
+        SettingOrigin::File { line, .. } => format!("line {line}"),
         other => other.to_string(),
     };
     (setting.values.clone(), origin)
@@ -222,7 +222,7 @@ fn required_settings_may_come_from_the_file() {
     assert_eq!(one(&settings, "route").0, ["/a=a", "/b=b"]);
     let alone = settle(&Cli::command(), words(&["palisade", "gateway"]), &|_| None);
     assert!(
-        matches!(alone, Err(Refused::Words(error)) if error.to_string().contains("--upstream"))
+        matches!(alone, Err(CommandLineRefused::Words(error)) if error.to_string().contains("--upstream"))
     );
 }
 

@@ -17,8 +17,8 @@ use palisade_draw::axis::{Linear, Room, Steps, tracks};
 use palisade_draw::timeline::Sign;
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape, width};
 
-use super::model::{Act, Admission, Event, Message};
-use super::spans::{BarStyle, Row, Span, Step};
+use super::model::{Act, Message, Ruling, TimelineEvent};
+use super::spans::{BarStyle, PictureRow, PictureSpan, ResourceStep};
 use super::words::{LONG_MS, describe, duration, in_flight, seconds};
 
 /// Width of the column of lane names.
@@ -50,7 +50,7 @@ struct Layout<'a> {
     /// The height reached so far.
     y: f64,
     /// The upper and lower edge of the bar of each row and track drawn so far.
-    rows: Vec<(Row, f64, f64)>,
+    rows: Vec<(PictureRow, f64, f64)>,
     /// The vertical position of the resource's signs.
     signs: f64,
 }
@@ -76,7 +76,7 @@ pub(super) fn chart(act: &Act) -> Chart {
         signs,
     };
     layout.lane("lock service", "", |layout| {
-        layout.bars(&spans, &[Row::Lease])
+        layout.bars(&spans, &[PictureRow::Lease])
     });
     for (number, client) in act.clients().into_iter().enumerate() {
         layout.lane(
@@ -84,10 +84,10 @@ pub(super) fn chart(act: &Act) -> Chart {
             &format!("c{}", number % 4),
             |layout| {
                 let rows = [
-                    Row::Both(number),
-                    Row::Belief(number),
-                    Row::Pause(number),
-                    Row::Network(number),
+                    PictureRow::Both(number),
+                    PictureRow::Belief(number),
+                    PictureRow::Pause(number),
+                    PictureRow::Network(number),
                 ];
                 layout.bars(&spans, &rows);
             },
@@ -101,7 +101,7 @@ pub(super) fn chart(act: &Act) -> Chart {
 }
 
 /// The axis of steps, with room for every text.
-fn axis(act: &Act, spans: &[Span], steps: &[Step<'_>]) -> Steps {
+fn axis(act: &Act, spans: &[PictureSpan], steps: &[ResourceStep<'_>]) -> Steps {
     let end = act.end();
     let mut moments: Vec<f64> = spans.iter().flat_map(|span| [span.from, span.to]).collect();
     moments.extend(steps.iter().map(|step| step.at));
@@ -121,7 +121,7 @@ fn axis(act: &Act, spans: &[Span], steps: &[Step<'_>]) -> Steps {
             width: width(&span.words, Font::SmallStrong) + 2.0 * PAD,
         })
         .collect();
-    let half = |step: &Step<'_>| label_width(step) / 2.0 + 5.0;
+    let half = |step: &ResourceStep<'_>| label_width(step) / 2.0 + 5.0;
     for pair in steps.windows(2) {
         rooms.push(Room {
             from: pair[0].at,
@@ -142,7 +142,7 @@ fn axis(act: &Act, spans: &[Span], steps: &[Step<'_>]) -> Steps {
     Steps::new(moments, SAME_MS, (MARGIN, PLOT - 2.0 * MARGIN), GAP, &rooms)
 }
 
-fn label_width(step: &Step<'_>) -> f64 {
+fn label_width(step: &ResourceStep<'_>) -> f64 {
     let lines = step.lines.iter().map(|line| width(line, Font::SmallStrong));
     lines.fold(0.0, f64::max)
 }
@@ -169,13 +169,16 @@ impl Layout<'_> {
     }
 
     /// The bars of these rows.
-    fn bars(&mut self, spans: &[Span], rows: &[Row]) {
+    fn bars(&mut self, spans: &[PictureSpan], rows: &[PictureRow]) {
         for row in rows {
-            let own: Vec<&Span> = spans.iter().filter(|span| span.row == *row).collect();
+            let own: Vec<&PictureSpan> = spans.iter().filter(|span| span.row == *row).collect();
             let times: Vec<(f64, f64)> = own.iter().map(|span| (span.from, span.to)).collect();
             let tracks = tracks(&times);
             for track in 0..tracks.iter().map(|track| track + 1).max().unwrap_or(0) {
-                let height = if matches!(row, Row::Pause(_) | Row::Network(_) | Row::Both(_)) {
+                let height = if matches!(
+                    row,
+                    PictureRow::Pause(_) | PictureRow::Network(_) | PictureRow::Both(_)
+                ) {
                     19.0
                 } else {
                     25.0
@@ -193,12 +196,12 @@ impl Layout<'_> {
         }
     }
 
-    fn bar(&mut self, span: &Span, height: f64) {
+    fn bar(&mut self, span: &PictureSpan, height: f64) {
         let (left, right) = (self.axis.x(span.from), self.axis.x(span.to));
         let bar = Rect::new(left, self.y, (right - left).max(2.0), height);
         let client = match span.row {
-            Row::Belief(number) => number,
-            Row::Lease => self.act.events[span.event]
+            PictureRow::Belief(number) => number,
+            PictureRow::Lease => self.act.events[span.event]
                 .client()
                 .map_or(0, |id| self.act.number(id)),
             _ => 0,
@@ -229,9 +232,10 @@ impl Layout<'_> {
             self.lanes
                 .hatch(Layer::Bar, bar, 7.0, format!("{class}-hatch"));
         }
-        if let (BarStyle::Both, Some(upper)) =
-            (span.style, self.row(|row| matches!(row, Row::Belief(_))))
-        {
+        if let (BarStyle::Both, Some(upper)) = (
+            span.style,
+            self.row(|row| matches!(row, PictureRow::Belief(_))),
+        ) {
             let band = Rect::new(left, upper.1, right - left, bar.y - upper.1);
             self.lanes.rect(Layer::Ground, band, 0.0, "both-band");
         }
@@ -247,13 +251,13 @@ impl Layout<'_> {
     }
 
     /// The last row of this kind: its upper and lower edge.
-    fn row(&self, wanted: impl Fn(&Row) -> bool) -> Option<(f64, f64)> {
+    fn row(&self, wanted: impl Fn(&PictureRow) -> bool) -> Option<(f64, f64)> {
         let mut rows = self.rows.iter().rev();
         rows.find(|(row, ..)| wanted(row))
             .map(|(_, top, bottom)| (*top, *bottom))
     }
 
-    fn resource(&mut self, spans: &[Span], steps: &[Step<'_>]) {
+    fn resource(&mut self, spans: &[PictureSpan], steps: &[ResourceStep<'_>]) {
         let top = self.y;
         self.lane("resource", "", |layout| {
             layout.signs = layout.y + 14.0;
@@ -286,8 +290,8 @@ impl Layout<'_> {
                         .unwrap_or(1)
                         .max(1) as f64;
             for (row, name) in [
-                (Row::Fence, "highest token"),
-                (Row::Content, "the list holds"),
+                (PictureRow::Fence, "highest token"),
+                (PictureRow::Content, "the list holds"),
             ] {
                 let top = layout.y;
                 layout.bars(spans, &[row]);
@@ -300,10 +304,10 @@ impl Layout<'_> {
     }
 
     /// A sign on the line, and the label below it.
-    fn step(&mut self, step: &Step<'_>, lower: f64) {
+    fn step(&mut self, step: &ResourceStep<'_>, lower: f64) {
         let x = self.axis.x(step.at);
         self.lanes.about(Some(step.event));
-        let rejected = matches!(step.operation.verdict, Some(Admission::Rejected(_)));
+        let rejected = matches!(step.operation.verdict, Some(Ruling::Rejected(_)));
         for (shape, class) in sign(step.operation.verdict, step.is_dangerous, (x, self.signs)) {
             self.lanes.mark(Layer::Sign, shape, class);
         }
@@ -327,20 +331,22 @@ impl Layout<'_> {
 
     /// Messages and their answers, as arrows behind the bars.
     fn messages(&mut self) {
-        let lease = self.row(|row| *row == Row::Lease).map_or(0.0, |row| row.1);
+        let lease = self
+            .row(|row| *row == PictureRow::Lease)
+            .map_or(0.0, |row| row.1);
         for (event, entry) in self.act.events.iter().enumerate() {
             self.lanes.about(Some(event));
             match entry {
-                Event::Request(request) => {
-                    let belief = Row::Belief(self.act.number(&request.message.client));
+                TimelineEvent::Request(request) => {
+                    let belief = PictureRow::Belief(self.act.number(&request.message.client));
                     let near = self.row(|row| *row == belief).map_or(lease, |row| row.0);
                     self.message(&request.message, near, lease + 1.0, "message");
                 }
-                Event::Operation(operation) => {
+                TimelineEvent::Operation(operation) => {
                     let number = self.act.number(&operation.message.client);
                     let row = match in_flight(&operation.message) {
-                        Some(_) => Row::Network(number),
-                        None => Row::Belief(number),
+                        Some(_) => PictureRow::Network(number),
+                        None => PictureRow::Belief(number),
                     };
                     let near = self.row(|known| *known == row).map_or(lease, |row| row.1);
                     let class = if self.act.is_dangerous(operation) {
@@ -411,7 +417,7 @@ impl Layout<'_> {
     fn ends(&mut self) {
         let bottom = self.signs - 12.0;
         for (event, entry) in self.act.events.iter().enumerate() {
-            if let Event::Expired(lease) | Event::Released(lease) = entry {
+            if let TimelineEvent::Expired(lease) | TimelineEvent::Released(lease) = entry {
                 let x = self.axis.x(lease.at_ms);
                 self.lanes.about(Some(event));
                 self.lanes.line(Layer::Ground, (x, 4.0), (x, bottom), "end");
@@ -433,7 +439,12 @@ impl Layout<'_> {
             left: first.1,
             right: last.1,
         };
-        let mut moments: Vec<f64> = self.act.events.iter().flat_map(Event::instants).collect();
+        let mut moments: Vec<f64> = self
+            .act
+            .events
+            .iter()
+            .flat_map(TimelineEvent::instants)
+            .collect();
         moments.retain(|ms| ends.iter().any(|step| (step.0 - ms).abs() < SAME_MS));
         for ms in moments {
             self.lanes.line(
@@ -479,15 +490,15 @@ impl Layout<'_> {
 
 /// The sign of a verdict, distinguished by shape as well as by colour.
 pub(super) fn sign(
-    verdict: Option<Admission>,
+    verdict: Option<Ruling>,
     is_dangerous: bool,
     at: (f64, f64),
 ) -> Vec<(Shape, String)> {
     let sign = match verdict {
         _ if is_dangerous => Sign::Dangerous,
-        Some(Admission::Rejected(_)) => Sign::Rejected,
-        Some(Admission::Admitted) => Sign::Admitted,
-        Some(Admission::Unchecked) | None => Sign::Unchecked,
+        Some(Ruling::Rejected(_)) => Sign::Rejected,
+        Some(Ruling::Admitted) => Sign::Admitted,
+        Some(Ruling::Unchecked) | None => Sign::Unchecked,
     };
     sign.shapes(at)
 }

@@ -16,8 +16,8 @@ mod tests;
 mod words;
 
 pub(crate) use model::{
-    Act, ActName, Admission, Answer, Content, Event, Lease, Message, Operation, OperationKind,
-    Outcome, Period, Request, RequestKind, Update, merge,
+    Act, ActName, ActOutcome, Content, LeaseChange, LockAnswer, LockMessage, LockMessageKind,
+    Message, OperationKind, Period, ResourceMessage, Ruling, TimelineEvent, Update, merge,
 };
 pub(crate) use picture::{html, svg};
 pub(crate) use words::{duration, label};

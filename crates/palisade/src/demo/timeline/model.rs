@@ -13,9 +13,9 @@ pub(crate) struct Act {
     /// Two sentences that say what to look for.
     pub(crate) explanation: String,
     /// The events, in any order.
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<TimelineEvent>,
     /// The acknowledged writes, and the resource's final content.
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: ActEnd,
 }
 
 /// The three resources the demo compares.
@@ -33,28 +33,28 @@ pub(crate) enum ActName {
 /// One recorded event; a JSON line is one of these, tagged by `"event"`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(crate) enum Event {
+pub(crate) enum TimelineEvent {
     /// The lock service granted the lock.
-    Granted(Lease),
+    Granted(LeaseChange),
     /// A lease expired at the lock service.
-    Expired(Lease),
+    Expired(LeaseChange),
     /// The holder released the lock.
-    Released(Lease),
+    Released(LeaseChange),
     /// A client believed during this time that it holds the lock, rightly or wrongly.
     Believed(Period),
     /// A client was stopped (SIGSTOP).
     Paused(Period),
     /// A message from a client to the lock service, and its answer.
-    Request(Request),
+    Request(LockMessage),
     /// A message from a client to the resource, and its verdict.
-    Operation(Operation),
+    Operation(ResourceMessage),
     /// The resource's content from now on.
     Content(Content),
 }
 
 /// A change of a lease at the lock service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Lease {
+pub(crate) struct LeaseChange {
     /// When the change was logged.
     pub(crate) at_ms: f64,
     pub(crate) client: String,
@@ -109,19 +109,19 @@ pub(crate) struct Message {
 
 /// A message to the lock service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct LockMessage {
     #[serde(flatten)]
     pub(crate) message: Message,
-    pub(crate) request: RequestKind,
+    pub(crate) request: LockMessageKind,
     /// The answer; absent if nobody saw one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) answer: Option<Answer>,
+    pub(crate) answer: Option<LockAnswer>,
 }
 
 /// A client's request to the lock service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum RequestKind {
+pub(crate) enum LockMessageKind {
     /// Ask for the lock.
     Acquire,
     /// Give the lock back.
@@ -131,7 +131,7 @@ pub(crate) enum RequestKind {
 /// The lock service's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum LockAnswer {
     /// The lock is granted, with this token.
     Granted(u64),
     /// Released.
@@ -142,7 +142,7 @@ pub(crate) enum Answer {
 
 /// A message to the resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Operation {
+pub(crate) struct ResourceMessage {
     #[serde(flatten)]
     pub(crate) message: Message,
     pub(crate) operation: OperationKind,
@@ -154,7 +154,7 @@ pub(crate) struct Operation {
     pub(crate) value: Option<String>,
     /// The resource's verdict; absent if nobody saw one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) verdict: Option<Admission>,
+    pub(crate) verdict: Option<Ruling>,
 }
 
 /// A client's request to the resource.
@@ -172,7 +172,7 @@ pub(crate) enum OperationKind {
 /// The resource's verdict on one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Admission {
+pub(crate) enum Ruling {
     /// Executed without a check of a token.
     Unchecked,
     /// The fence admitted it.
@@ -185,13 +185,13 @@ pub(crate) enum Admission {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Update {
     pub(crate) client: String,
-    /// The item, spelled as in [`Event::Content`].
+    /// The item, spelled as in [`TimelineEvent::Content`].
     pub(crate) item: String,
 }
 
 /// The end of an act: the answers to the clients, and the resource's content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Verdict {
+pub(crate) struct ActEnd {
     /// Updates whose writer got "done".
     pub(crate) acknowledged: Vec<Update>,
     /// Updates whose writer got "rejected".
@@ -205,7 +205,7 @@ pub(crate) struct Verdict {
 
 /// The result of an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ActOutcome {
     /// An acknowledged update is gone.
     Lost,
     /// Every acknowledged update is present.
@@ -222,7 +222,7 @@ impl Act {
             title: name.title().into(),
             explanation: name.explanation().into(),
             events: Vec::new(),
-            verdict: Verdict::default(),
+            verdict: ActEnd::default(),
         }
     }
 }
@@ -278,13 +278,13 @@ impl ActName {
     }
 }
 
-impl Verdict {
+impl ActEnd {
     /// The act's result, computed from its records.
-    pub(crate) fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> ActOutcome {
         match (&self.incomplete, self.lost().is_empty()) {
-            (Some(_), _) => Outcome::Incomplete,
-            (None, true) => Outcome::Kept,
-            (None, false) => Outcome::Lost,
+            (Some(_), _) => ActOutcome::Incomplete,
+            (None, true) => ActOutcome::Kept,
+            (None, false) => ActOutcome::Lost,
         }
     }
 
@@ -299,16 +299,16 @@ impl Verdict {
     /// The verdict in words.
     pub(crate) fn headline(&self) -> String {
         match self.outcome() {
-            Outcome::Incomplete => format!(
+            ActOutcome::Incomplete => format!(
                 "inconclusive: {}",
                 self.incomplete.as_deref().unwrap_or_default()
             ),
-            Outcome::Lost => format!(
+            ActOutcome::Lost => format!(
                 "acknowledged update of {} lost",
                 writers(self.lost().into_iter())
             ),
-            Outcome::Kept if self.rejected.is_empty() => "nothing lost".to_owned(),
-            Outcome::Kept => format!(
+            ActOutcome::Kept if self.rejected.is_empty() => "nothing lost".to_owned(),
+            ActOutcome::Kept => format!(
                 "nothing lost: {}’s late write was rejected",
                 writers(self.rejected.iter())
             ),
@@ -326,8 +326,8 @@ fn writers<'a>(updates: impl Iterator<Item = &'a Update>) -> String {
 /// Joins the records of one message that different processes wrote: records of equal kind and id become one event.
 /// Other events pass through, in order.
 #[must_use]
-pub(crate) fn merge(records: impl IntoIterator<Item = Event>) -> Vec<Event> {
-    let mut merged: Vec<Event> = Vec::new();
+pub(crate) fn merge(records: impl IntoIterator<Item = TimelineEvent>) -> Vec<TimelineEvent> {
+    let mut merged: Vec<TimelineEvent> = Vec::new();
     for record in records {
         if !merged.iter_mut().any(|known| known.absorb(&record)) {
             merged.push(record);
@@ -336,7 +336,7 @@ pub(crate) fn merge(records: impl IntoIterator<Item = Event>) -> Vec<Event> {
     merged
 }
 
-impl Event {
+impl TimelineEvent {
     /// The client that the event is about, if any.
     pub(crate) fn client(&self) -> Option<&str> {
         match self {
@@ -344,9 +344,8 @@ impl Event {
                 Some(&lease.client)
             }
             Self::Believed(period) | Self::Paused(period) => Some(&period.client),
-            Self::Request(Request { message, .. }) | Self::Operation(Operation { message, .. }) => {
-                Some(&message.client)
-            }
+            Self::Request(LockMessage { message, .. })
+            | Self::Operation(ResourceMessage { message, .. }) => Some(&message.client),
             Self::Content(_) => None,
         }
     }
@@ -354,15 +353,15 @@ impl Event {
     /// Every finite time that the event mentions.
     pub(crate) fn instants(&self) -> Vec<f64> {
         let times = match self {
-            Self::Granted(Lease { at_ms, .. })
-            | Self::Expired(Lease { at_ms, .. })
-            | Self::Released(Lease { at_ms, .. })
+            Self::Granted(LeaseChange { at_ms, .. })
+            | Self::Expired(LeaseChange { at_ms, .. })
+            | Self::Released(LeaseChange { at_ms, .. })
             | Self::Content(Content { at_ms, .. }) => vec![Some(*at_ms)],
             Self::Believed(period) | Self::Paused(period) => {
                 vec![Some(period.from_ms), period.to_ms]
             }
-            Self::Request(Request { message: m, .. })
-            | Self::Operation(Operation { message: m, .. }) => {
+            Self::Request(LockMessage { message: m, .. })
+            | Self::Operation(ResourceMessage { message: m, .. }) => {
                 vec![m.sent_ms, m.arrived_ms, m.decided_ms, m.answered_ms]
             }
         };

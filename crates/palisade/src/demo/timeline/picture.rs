@@ -9,7 +9,7 @@ use palisade_draw::timeline::style;
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape, escape, wrapped};
 
 use super::chart::{GUTTER, PLOT, chart, sign};
-use super::model::{Act, Admission, Event, Outcome, Update, Verdict};
+use super::model::{Act, ActEnd, ActOutcome, Ruling, TimelineEvent, Update};
 use super::words::{describe, listed};
 
 const TITLE: &str = "What happens to a paused lock holder’s late write";
@@ -103,30 +103,30 @@ fn results(canvas: &mut Canvas, acts: &[Act], top: f64) -> f64 {
 }
 
 /// The class of an act's outcome, and the verdict and danger of its sign.
-fn outcome(act: &Act) -> (&'static str, Option<Admission>, bool) {
+fn outcome(act: &Act) -> (&'static str, Option<Ruling>, bool) {
     match act.verdict.outcome() {
-        Outcome::Lost => ("bad", None, true),
-        Outcome::Kept => ("good", Some(Admission::Rejected(0)), false),
-        Outcome::Incomplete => ("grey", None, false),
+        ActOutcome::Lost => ("bad", None, true),
+        ActOutcome::Kept => ("good", Some(Ruling::Rejected(0)), false),
+        ActOutcome::Incomplete => ("grey", None, false),
     }
 }
 
 /// The outcome in a few words.
-fn short(verdict: &Verdict) -> String {
+fn short(verdict: &ActEnd) -> String {
     let lost: Vec<&str> = verdict
         .lost()
         .into_iter()
         .map(|update| update.client.as_str())
         .collect();
     match verdict.outcome() {
-        Outcome::Lost => format!("update of {} lost", lost.join(" and ")),
-        Outcome::Kept => "nothing lost".to_owned(),
-        Outcome::Incomplete => "inconclusive".to_owned(),
+        ActOutcome::Lost => format!("update of {} lost", lost.join(" and ")),
+        ActOutcome::Kept => "nothing lost".to_owned(),
+        ActOutcome::Incomplete => "inconclusive".to_owned(),
     }
 }
 
 /// The acknowledgements that clients got, and the final content.
-fn evidence(verdict: &Verdict) -> String {
+fn evidence(verdict: &ActEnd) -> String {
     let names = |updates: &[Update]| {
         listed(
             &updates
@@ -190,17 +190,17 @@ fn legend() -> Vec<LegendEntry> {
     let signed = |verdict, dangerous, words| entry(sign(verdict, dangerous, (18.0, 9.0)), words);
     vec![
         signed(
-            Some(Admission::Admitted),
+            Some(Ruling::Admitted),
             true,
             "a write that took effect after the next holder’s grant",
         ),
         signed(
-            Some(Admission::Rejected(2)),
+            Some(Ruling::Rejected(2)),
             false,
             "rejected: the token is below the highest one seen",
         ),
-        signed(Some(Admission::Admitted), false, "admitted by the fence"),
-        signed(Some(Admission::Unchecked), false, "done without a check"),
+        signed(Some(Ruling::Admitted), false, "admitted by the fence"),
+        signed(Some(Ruling::Unchecked), false, "done without a check"),
         entry([bar("tint-c0")], "lease, or a belief in it"),
         entry(hatched("gap"), "a belief without a lease"),
         entry(hatched("pause"), "paused"),
@@ -277,8 +277,9 @@ fn section(body: &mut String, act: &Act) {
         share(chart.lanes.width),
         chart.lanes.to_inline("", &alt_text(act))
     );
-    let start = |event: &Event| event.instants().into_iter().reduce(f64::min).unwrap_or(0.0);
-    let mut rows: Vec<(f64, &Event)> = act
+    let start =
+        |event: &TimelineEvent| event.instants().into_iter().reduce(f64::min).unwrap_or(0.0);
+    let mut rows: Vec<(f64, &TimelineEvent)> = act
         .events
         .iter()
         .map(|event| (start(event), event))

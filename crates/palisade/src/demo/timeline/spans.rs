@@ -1,13 +1,14 @@
 //! The elements of an act: periods of time, drawn as bars, and steps at the resource, drawn as signs.
 
 use super::model::{
-    Act, Admission, Content, Event, Lease, Message, Operation, OperationKind, Period, RequestKind,
+    Act, Content, LeaseChange, LockMessageKind, Message, OperationKind, Period, ResourceMessage,
+    Ruling, TimelineEvent,
 };
 use super::words::{LONG_MS, asked, duration, in_flight, label, listed};
 
 /// The rows of the picture from top to bottom. The number is the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Row {
+pub(super) enum PictureRow {
     /// Leases at the lock service.
     Lease,
     /// When this client and another one both believe that they hold the lock.
@@ -51,11 +52,11 @@ pub(super) enum BarStyle {
 
 /// A span of time.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Span {
+pub(super) struct PictureSpan {
     /// The event that it shows, by index.
     pub(super) event: usize,
     /// Its row.
-    pub(super) row: Row,
+    pub(super) row: PictureRow,
     /// From when, ms.
     pub(super) from: f64,
     /// Until when, ms; never before `from`.
@@ -68,13 +69,13 @@ pub(super) struct Span {
 
 /// An operation at the resource.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Step<'a> {
+pub(super) struct ResourceStep<'a> {
     /// The event that it shows, by index.
     pub(super) event: usize,
     /// When the resource decided, ms.
     pub(super) at: f64,
     /// The operation.
-    pub(super) operation: &'a Operation,
+    pub(super) operation: &'a ResourceMessage,
     /// The text below its sign, line by line.
     pub(super) lines: Vec<String>,
     /// Whether it is a write that must not take effect.
@@ -84,7 +85,11 @@ pub(super) struct Step<'a> {
 impl Act {
     /// The clients that events mention, by name.
     pub(super) fn clients(&self) -> Vec<&str> {
-        let mut clients: Vec<&str> = self.events.iter().filter_map(Event::client).collect();
+        let mut clients: Vec<&str> = self
+            .events
+            .iter()
+            .filter_map(TimelineEvent::client)
+            .collect();
         clients.sort_unstable();
         clients.dedup();
         clients
@@ -104,32 +109,32 @@ impl Act {
         let last = self
             .events
             .iter()
-            .flat_map(Event::instants)
+            .flat_map(TimelineEvent::instants)
             .fold(0.0, f64::max);
         last * 1.03 + 1.0
     }
 
     /// Whether this write took effect after somebody else was granted the lock with a higher token.
-    pub(super) fn is_dangerous(&self, operation: &Operation) -> bool {
+    pub(super) fn is_dangerous(&self, operation: &ResourceMessage) -> bool {
         let done = matches!(
             operation.verdict,
-            Some(Admission::Admitted | Admission::Unchecked)
+            Some(Ruling::Admitted | Ruling::Unchecked)
         );
         let (Some(own), Some(decided)) = (operation.token, operation.message.decided_ms) else {
             return false;
         };
         let outdated = self.events.iter().any(|event| {
-            matches!(event, Event::Granted(next) if next.token > own && next.at_ms <= decided)
+            matches!(event, TimelineEvent::Granted(next) if next.token > own && next.at_ms <= decided)
         });
         operation.operation == OperationKind::Write && done && outdated
     }
 
     /// The operations that reached the resource, in order of time.
-    pub(super) fn steps(&self) -> Vec<Step<'_>> {
+    pub(super) fn steps(&self) -> Vec<ResourceStep<'_>> {
         let events = self.events.iter().enumerate();
-        let mut steps: Vec<Step<'_>> = events
+        let mut steps: Vec<ResourceStep<'_>> = events
             .filter_map(|(event, entry)| {
-                let Event::Operation(operation) = entry else {
+                let TimelineEvent::Operation(operation) = entry else {
                     return None;
                 };
                 let message = &operation.message;
@@ -138,7 +143,7 @@ impl Act {
                     .or(message.arrived_ms)
                     .or(message.sent_ms)?;
                 let (lines, is_dangerous) = (label(operation), self.is_dangerous(operation));
-                at.is_finite().then_some(Step {
+                at.is_finite().then_some(ResourceStep {
                     event,
                     at,
                     operation,
@@ -152,7 +157,7 @@ impl Act {
     }
 
     /// All periods of time.
-    pub(super) fn spans(&self) -> Vec<Span> {
+    pub(super) fn spans(&self) -> Vec<PictureSpan> {
         let mut spans = Vec::new();
         for (event, entry) in self.events.iter().enumerate() {
             self.add(&mut spans, event, entry);
@@ -162,13 +167,13 @@ impl Act {
         spans
     }
 
-    fn add(&self, spans: &mut Vec<Span>, event: usize, entry: &Event) {
+    fn add(&self, spans: &mut Vec<PictureSpan>, event: usize, entry: &TimelineEvent) {
         let number = self.number(entry.client().unwrap_or_default());
         let mut add = |row, from, to: Option<f64>, style, words| {
             spans.extend(self.span(event, row, (from, to), style, words));
         };
         match entry {
-            Event::Granted(Lease {
+            TimelineEvent::Granted(LeaseChange {
                 at_ms,
                 client,
                 token,
@@ -177,20 +182,20 @@ impl Act {
                 let ttl = duration(ttl_ms.unwrap_or_default());
                 let words = format!("lease of {client}: token {token}, TTL {ttl}");
                 add(
-                    Row::Lease,
+                    PictureRow::Lease,
                     *at_ms,
                     self.lease_end(*token),
                     BarStyle::Lease,
                     words,
                 );
             }
-            Event::Believed(Period {
+            TimelineEvent::Believed(Period {
                 from_ms,
                 to_ms,
                 client,
                 token,
             }) => {
-                let (row, end) = (Row::Belief(number), to_ms.unwrap_or(self.end()));
+                let (row, end) = (PictureRow::Belief(number), to_ms.unwrap_or(self.end()));
                 let lease_end = token.and_then(|token| self.lease_end(token));
                 let right = lease_end.unwrap_or(end).clamp(*from_ms, end.max(*from_ms));
                 let words = format!("{client} believes that it holds the lock");
@@ -200,7 +205,7 @@ impl Act {
                     add(row, right, Some(end), BarStyle::Gap, words);
                 }
             }
-            Event::Paused(Period {
+            TimelineEvent::Paused(Period {
                 from_ms,
                 to_ms,
                 client,
@@ -208,9 +213,15 @@ impl Act {
             }) => {
                 let length = duration(to_ms.unwrap_or(self.end()) - from_ms);
                 let words = format!("{client} is paused (SIGSTOP): {length}");
-                add(Row::Pause(number), *from_ms, *to_ms, BarStyle::Pause, words);
+                add(
+                    PictureRow::Pause(number),
+                    *from_ms,
+                    *to_ms,
+                    BarStyle::Pause,
+                    words,
+                );
             }
-            Event::Request(request) if request.request == RequestKind::Acquire => {
+            TimelineEvent::Request(request) if request.request == LockMessageKind::Acquire => {
                 let message = &request.message;
                 if let Some((from, to)) = waited(message) {
                     let words = format!(
@@ -218,17 +229,23 @@ impl Act {
                         message.client,
                         duration(to - from)
                     );
-                    add(Row::Belief(number), from, Some(to), BarStyle::Wait, words);
+                    add(
+                        PictureRow::Belief(number),
+                        from,
+                        Some(to),
+                        BarStyle::Wait,
+                        words,
+                    );
                 }
             }
-            Event::Operation(operation) => {
+            TimelineEvent::Operation(operation) => {
                 let message = &operation.message;
                 if let (Some(flight), Some(from)) = (in_flight(message), message.sent_ms) {
                     let (client, flight) = (&message.client, duration(flight));
                     let verb = asked(operation).replacen("writes", "write", 1);
                     let words = format!("{client}’s {verb} is in the network: {flight}");
                     add(
-                        Row::Network(number),
+                        PictureRow::Network(number),
                         from,
                         message.arrived_ms,
                         BarStyle::Network,
@@ -244,14 +261,14 @@ impl Act {
     fn span(
         &self,
         event: usize,
-        row: Row,
+        row: PictureRow,
         (from, to): (f64, Option<f64>),
         style: BarStyle,
         words: String,
-    ) -> Option<Span> {
+    ) -> Option<PictureSpan> {
         let to = to.filter(|to| to.is_finite());
         let to = to.unwrap_or(self.end()).max(from);
-        let span = Span {
+        let span = PictureSpan {
             event,
             row,
             from,
@@ -265,7 +282,7 @@ impl Act {
     /// When the lease with this token ended, ms; `None` if it did not.
     fn lease_end(&self, token: u64) -> Option<f64> {
         self.events.iter().find_map(|event| match event {
-            Event::Expired(end) | Event::Released(end) if end.token == token => {
+            TimelineEvent::Expired(end) | TimelineEvent::Released(end) if end.token == token => {
                 Some(end.at_ms).filter(|at_ms| at_ms.is_finite())
             }
             _ => None,
@@ -273,10 +290,10 @@ impl Act {
     }
 
     /// The times at which two clients both believed that they hold the lock.
-    fn shared_beliefs(&self, spans: &mut Vec<Span>) {
+    fn shared_beliefs(&self, spans: &mut Vec<PictureSpan>) {
         let events = self.events.iter().enumerate();
         let beliefs = events.filter_map(|(event, entry)| match entry {
-            Event::Believed(period) => Some((event, self.number(&period.client), period)),
+            TimelineEvent::Believed(period) => Some((event, self.number(&period.client), period)),
             _ => None,
         });
         let beliefs: Vec<(usize, usize, &Period)> = beliefs.collect();
@@ -286,7 +303,7 @@ impl Act {
                 let (from, to) = (own.from_ms.max(other.from_ms), end(own).min(end(other)));
                 if upper < lower && from < to {
                     let words = format!("both believe it: {}", duration(to - from));
-                    let row = Row::Both(*lower);
+                    let row = PictureRow::Both(*lower);
                     spans.extend(self.span(*event, row, (from, Some(to)), BarStyle::Both, words));
                 }
             }
@@ -294,10 +311,10 @@ impl Act {
     }
 
     /// The fence's token and the resource's content, from one change to the next.
-    fn states(&self, spans: &mut Vec<Span>) {
+    fn states(&self, spans: &mut Vec<PictureSpan>) {
         let events = self.events.iter().enumerate();
         let states = events.filter_map(|(event, entry)| match entry {
-            Event::Content(content) if content.at_ms.is_finite() => Some((event, content)),
+            TimelineEvent::Content(content) if content.at_ms.is_finite() => Some((event, content)),
             _ => None,
         });
         let mut states: Vec<(usize, &Content)> = states.collect();
@@ -317,7 +334,7 @@ impl Act {
                 (BarStyle::Fence, format!("fence at token {highest}"))
             };
             let to = fence.get(number + 1).map(|next| next.1.at_ms);
-            spans.extend(self.span(*event, Row::Fence, (state.at_ms, to), style, words));
+            spans.extend(self.span(*event, PictureRow::Fence, (state.at_ms, to), style, words));
         }
         states.dedup_by_key(|(_, content)| &content.items);
         let mut before: &[String] = &[];
@@ -333,7 +350,7 @@ impl Act {
                 )
             };
             let to = states.get(number + 1).map(|next| next.1.at_ms);
-            spans.extend(self.span(*event, Row::Content, (*at_ms, to), style, words));
+            spans.extend(self.span(*event, PictureRow::Content, (*at_ms, to), style, words));
             before = items;
         }
     }

@@ -6,7 +6,7 @@ use palisade_draw::{Canvas, Font, Rect, Shape, StyledShape, Text, escape};
 use super::chart::chart;
 use super::model::*;
 use super::picture::drawing;
-use super::spans::{BarStyle, Row};
+use super::spans::{BarStyle, PictureRow};
 use super::{html, svg};
 
 /// Three acts as the demo recorded them.
@@ -71,24 +71,24 @@ fn crowded() -> Act {
         };
         let operation = OperationKind::Write;
         let verdict = if step % 2 == 0 {
-            Admission::Admitted
+            Ruling::Admitted
         } else {
-            Admission::Rejected(9)
+            Ruling::Rejected(9)
         };
-        act.events.push(Event::Operation(Operation {
+        act.events.push(TimelineEvent::Operation(ResourceMessage {
             message: message.clone(),
             operation,
             token: Some(u64::from(step)),
             value: Some(format!("order {step}")),
             verdict: Some(verdict),
         }));
-        act.events.push(Event::Request(Request {
+        act.events.push(TimelineEvent::Request(LockMessage {
             message,
-            request: RequestKind::Acquire,
+            request: LockMessageKind::Acquire,
             answer: None,
         }));
         let items = vec![format!("order {step}")];
-        act.events.push(Event::Content(Content {
+        act.events.push(TimelineEvent::Content(Content {
             at_ms: at + 0.4,
             items,
             highest: Some(u64::from(step)),
@@ -222,7 +222,7 @@ fn the_dangerous_write_is_drawn_as_one_and_no_other_operation_is() {
                 .filter(|text| text.band.is_none())
                 .all(|text| text.class == "bad")
         );
-        let Event::Operation(write) = &act.events[event] else {
+        let TimelineEvent::Operation(write) = &act.events[event] else {
             panic!("not an operation")
         };
         assert_eq!((write.message.client.as_str(), write.token), ("A", Some(1)));
@@ -234,14 +234,14 @@ fn a_write_is_dangerous_only_after_the_next_grant() {
     let mut act = acts().remove(0);
     let event = dangerous(&act).expect("the late write of A");
     for event in &mut act.events {
-        if let Event::Granted(Lease {
+        if let TimelineEvent::Granted(LeaseChange {
             at_ms, token: 2, ..
         }) = event
         {
             *at_ms = 9_999.0;
         }
     }
-    let Event::Operation(write) = &act.events[event] else {
+    let TimelineEvent::Operation(write) = &act.events[event] else {
         panic!("not an operation")
     };
     assert!(!act.is_dangerous(write));
@@ -284,7 +284,7 @@ fn the_wait_and_the_content_are_bars_with_words() {
         );
         let content: Vec<&str> = spans
             .iter()
-            .filter(|span| span.row == Row::Content)
+            .filter(|span| span.row == PictureRow::Content)
             .map(|span| span.words.as_str())
             .collect();
         let wanted: &[&str] = match act.name {
@@ -353,12 +353,12 @@ fn text_from_events_never_becomes_markup() {
     act.explanation = evil.into();
     act.verdict.content = vec![evil.into()];
     act.verdict.incomplete = Some(evil.into());
-    act.events.push(Event::Content(Content {
+    act.events.push(TimelineEvent::Content(Content {
         at_ms: 9.0,
         items: vec![evil.into()],
         highest: Some(1),
     }));
-    act.events.push(Event::Paused(Period {
+    act.events.push(TimelineEvent::Paused(Period {
         from_ms: 9.0,
         to_ms: Some(10.0),
         client: evil.into(),
@@ -395,13 +395,13 @@ fn the_verdict_is_computed_from_the_records() {
         "nothing lost: A’s late write was rejected",
     ];
     assert_eq!(headlines, wanted);
-    let incomplete = Verdict {
+    let incomplete = ActEnd {
         incomplete: Some("B was never granted".into()),
         ..acts()[2].verdict.clone()
     };
     assert_eq!(
         (incomplete.outcome(), acts()[2].verdict.outcome()),
-        (Outcome::Incomplete, Outcome::Kept)
+        (ActOutcome::Incomplete, ActOutcome::Kept)
     );
 }
 
@@ -417,7 +417,7 @@ fn a_wrong_belief_is_drawn_only_where_there_is_one() {
     let mut act = acts().remove(0);
     assert_eq!(gaps(&act), 1, "A's belief outlives its lease, B's does not");
     for event in &mut act.events {
-        if let Event::Believed(Period { to_ms, .. }) = event {
+        if let TimelineEvent::Believed(Period { to_ms, .. }) = event {
             *to_ms = to_ms.map(|end| end - 2000.0);
         }
     }
@@ -430,11 +430,13 @@ fn reversed_spans_and_times_that_are_not_numbers_lay_out() {
     for (index, event) in act.events.iter_mut().enumerate() {
         let odd = [f64::NAN, f64::INFINITY, -80.0, 1e12][index % 4];
         match event {
-            Event::Believed(period) | Event::Paused(period) => period.to_ms = Some(odd),
-            Event::Expired(lease) => lease.at_ms = odd,
-            Event::Content(content) => content.at_ms = odd,
-            Event::Request(request) => request.message.arrived_ms = Some(odd),
-            Event::Operation(operation) => operation.message.sent_ms = Some(odd),
+            TimelineEvent::Believed(period) | TimelineEvent::Paused(period) => {
+                period.to_ms = Some(odd)
+            }
+            TimelineEvent::Expired(lease) => lease.at_ms = odd,
+            TimelineEvent::Content(content) => content.at_ms = odd,
+            TimelineEvent::Request(request) => request.message.arrived_ms = Some(odd),
+            TimelineEvent::Operation(operation) => operation.message.sent_ms = Some(odd),
             _ => {}
         }
     }
@@ -456,7 +458,7 @@ fn a_fence_whose_token_falls_is_reported() {
     };
     let mut act = acts().remove(2);
     assert_eq!(words(&act), 0);
-    act.events.push(Event::Content(Content {
+    act.events.push(TimelineEvent::Content(Content {
         at_ms: 3200.0,
         items: Vec::new(),
         highest: Some(1),
@@ -473,7 +475,7 @@ fn records_of_sender_and_receiver_merge_into_one_message() {
         [receiver, sender, other].map(|line| serde_json::from_str(line).expect("a record"));
     let merged = merge(records);
     assert_eq!(merged.len(), 2);
-    let Event::Operation(operation) = &merged[0] else {
+    let TimelineEvent::Operation(operation) = &merged[0] else {
         panic!("{merged:?}")
     };
     assert_eq!(
@@ -484,7 +486,7 @@ fn records_of_sender_and_receiver_merge_into_one_message() {
         operation.message.sent_ms.zip(operation.message.decided_ms),
         Some((15.2, 21.0))
     );
-    assert_eq!(operation.verdict, Some(Admission::Rejected(2)));
+    assert_eq!(operation.verdict, Some(Ruling::Rejected(2)));
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Texts for events and times.
 
 use super::model::{
-    Admission, Answer, Content, Event, Lease, Message, Operation, OperationKind, Period, Request,
-    RequestKind,
+    Content, LeaseChange, LockAnswer, LockMessage, LockMessageKind, Message, OperationKind, Period,
+    ResourceMessage, Ruling, TimelineEvent,
 };
 
 /// An event as one sentence, without its time.
-pub(super) fn describe(event: &Event) -> String {
+pub(super) fn describe(event: &TimelineEvent) -> String {
     match event {
-        Event::Granted(Lease {
+        TimelineEvent::Granted(LeaseChange {
             client,
             token,
             ttl_ms,
@@ -17,43 +17,43 @@ pub(super) fn describe(event: &Event) -> String {
             let ttl = duration(ttl_ms.unwrap_or_default());
             format!("the lock service grants {client} a lease: token {token}, TTL {ttl}")
         }
-        Event::Expired(Lease { client, token, .. }) => {
+        TimelineEvent::Expired(LeaseChange { client, token, .. }) => {
             format!("the lease of {client} (token {token}) expires")
         }
-        Event::Released(Lease { client, token, .. }) => {
+        TimelineEvent::Released(LeaseChange { client, token, .. }) => {
             format!("{client} releases the lock (token {token})")
         }
-        Event::Believed(period) => {
+        TimelineEvent::Believed(period) => {
             let (client, length) = (&period.client, length(period));
             format!("{client} believes that it holds the lock {length}")
         }
-        Event::Paused(period) => {
+        TimelineEvent::Paused(period) => {
             format!("{} is paused (SIGSTOP) {}", period.client, length(period))
         }
-        Event::Request(Request {
+        TimelineEvent::Request(LockMessage {
             message,
             request,
             answer,
         }) => {
             let asked = match request {
-                RequestKind::Acquire => "acquire",
-                RequestKind::Release => "release",
+                LockMessageKind::Acquire => "acquire",
+                LockMessageKind::Release => "release",
             };
             let answered = match answer {
-                Some(Answer::Granted(token)) => format!("granted, token {token}"),
-                Some(Answer::Done) => "done".to_owned(),
-                Some(Answer::Refused(code)) => format!("refused: {code}"),
+                Some(LockAnswer::Granted(token)) => format!("granted, token {token}"),
+                Some(LockAnswer::Done) => "done".to_owned(),
+                Some(LockAnswer::Refused(code)) => format!("refused: {code}"),
                 None => "no answer seen".to_owned(),
             };
             format!("{} → lock service: {asked}; {answered}", message.client)
         }
-        Event::Operation(operation) => {
+        TimelineEvent::Operation(operation) => {
             let late = in_flight(&operation.message)
                 .map(|ms| format!(" after {} in the network", duration(ms)));
             let (words, late) = (label(operation).join(", "), late.unwrap_or_default());
             format!("at the resource: {words}{late}")
         }
-        Event::Content(Content { items, highest, .. }) => {
+        TimelineEvent::Content(Content { items, highest, .. }) => {
             let fence = highest.map_or("no fence".to_owned(), |token| {
                 format!("the fence stands at token {token}")
             });
@@ -78,7 +78,7 @@ fn length(period: &Period) -> String {
 }
 
 /// A client's request to the resource.
-pub(super) fn asked(operation: &Operation) -> String {
+pub(super) fn asked(operation: &ResourceMessage) -> String {
     match operation.operation {
         OperationKind::Claim => "claims".to_owned(),
         OperationKind::Read => "reads".to_owned(),
@@ -90,19 +90,19 @@ pub(super) fn asked(operation: &Operation) -> String {
 }
 
 /// The label of an operation, line by line: client and operation, token, and result.
-pub(crate) fn label(operation: &Operation) -> Vec<String> {
+pub(crate) fn label(operation: &ResourceMessage) -> Vec<String> {
     let mut lines = vec![format!("{} {}", operation.message.client, asked(operation))];
     lines.extend(operation.token.map(|token| format!("token {token}")));
     let is_read = operation.operation == OperationKind::Read;
     lines.push(match (operation.verdict, operation.value.as_deref()) {
-        (Some(Admission::Rejected(highest)), _) => {
+        (Some(Ruling::Rejected(highest)), _) => {
             let token = operation.token.unwrap_or_default();
             format!("rejected: {token} < {highest}")
         }
         (Some(_), Some("")) if is_read => "finds nothing".to_owned(),
         (Some(_), Some(value)) if is_read => format!("finds “{value}”"),
-        (Some(Admission::Unchecked), _) => "not checked".to_owned(),
-        (Some(Admission::Admitted), _) => "admitted".to_owned(),
+        (Some(Ruling::Unchecked), _) => "not checked".to_owned(),
+        (Some(Ruling::Admitted), _) => "admitted".to_owned(),
         (None, _) => "no verdict".to_owned(),
     });
     lines

@@ -20,9 +20,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::clock::ActClock;
 use super::recorder::Note;
-use super::timeline::{Answer, Event, Message, Period, Request, RequestKind};
-use notes::{Failed, print, record, send, words};
-use storage::{Storage, Written};
+use super::timeline::{LockAnswer, LockMessage, LockMessageKind, Message, Period, TimelineEvent};
+use notes::{GaveUp, print, record, send, words};
+use storage::{StoreClient, StoreVerdict};
 
 pub(super) use assignment::{Assignment, Breakpoint, FILE, LOCK, RESOURCE};
 
@@ -45,7 +45,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(assignment: &'a Assignment) -> Result<Worker<'a>, Failed> {
+    fn new(assignment: &'a Assignment) -> Result<Worker<'a>, GaveUp> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -57,7 +57,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    fn run(&self) -> Result<(), Failed> {
+    fn run(&self) -> Result<(), GaveUp> {
         let (lease, from_ms) = self.acquire()?;
         let (lost, clock) = (lease.lost(), self.clock);
         let learned = self.runtime.spawn(async move {
@@ -74,7 +74,7 @@ impl<'a> Worker<'a> {
             self.runtime.block_on(learned).map_err(words)?
         };
         let client = self.assignment.client.clone();
-        record(Event::Believed(Period {
+        record(TimelineEvent::Believed(Period {
             from_ms,
             to_ms: Some(to_ms),
             client,
@@ -84,7 +84,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Acquires the lock; returns the lease and when this process learned of it.
-    fn acquire(&self) -> Result<(Lease, f64), Failed> {
+    fn acquire(&self) -> Result<(Lease, f64), GaveUp> {
         let assignment = self.assignment;
         let mut message = self.message("acquire");
         let asking = async {
@@ -102,19 +102,19 @@ impl<'a> Worker<'a> {
             .map_err(|error: palisade_client::Error| words(error))?;
         let answered_ms = self.clock.now_ms();
         (message.sent_ms, message.answered_ms) = (Some(sent_ms), Some(answered_ms));
-        let answer = Some(Answer::Granted(lease.token().get()));
-        record(Event::Request(Request {
+        let answer = Some(LockAnswer::Granted(lease.token().get()));
+        record(TimelineEvent::Request(LockMessage {
             message,
-            request: RequestKind::Acquire,
+            request: LockMessageKind::Acquire,
             answer,
         }))?;
         Ok((lease, answered_ms))
     }
 
     /// The work under the lock: read, think, check, write.
-    fn work(&self, lease: &Lease) -> Result<(), Failed> {
+    fn work(&self, lease: &Lease) -> Result<(), GaveUp> {
         let assignment = self.assignment;
-        let storage = Storage {
+        let storage = StoreClient {
             assignment,
             clock: self.clock,
             token: lease.token(),
@@ -135,29 +135,29 @@ impl<'a> Worker<'a> {
         self.pause_at(Breakpoint::Checked)?;
         let item = assignment.client.clone();
         send(&match storage.write(&items)? {
-            Written::Acknowledged => Note::Acknowledged { item },
-            Written::Rejected => Note::Rejected { item },
+            StoreVerdict::Acknowledged => Note::Acknowledged { item },
+            StoreVerdict::Rejected => Note::Rejected { item },
         })
     }
 
-    fn release(&self, lease: Lease) -> Result<(), Failed> {
+    fn release(&self, lease: Lease) -> Result<(), GaveUp> {
         let mut message = self.message("release");
         message.sent_ms = Some(self.clock.now_ms());
         let released = self.runtime.block_on(lease.release()).map_err(words)?;
         message.answered_ms = Some(self.clock.now_ms());
         let answer = Some(match released {
-            Released::Released | Released::Delayed { .. } => Answer::Done,
-            other => Answer::Refused(format!("{other:?}")),
+            Released::Released | Released::Delayed { .. } => LockAnswer::Done,
+            other => LockAnswer::Refused(format!("{other:?}")),
         });
-        record(Event::Request(Request {
+        record(TimelineEvent::Request(LockMessage {
             message,
-            request: RequestKind::Release,
+            request: LockMessageKind::Release,
             answer,
         }))
     }
 
     /// Waits for a line from the demo, if this is the worker's breakpoint.
-    fn pause_at(&self, place: Breakpoint) -> Result<(), Failed> {
+    fn pause_at(&self, place: Breakpoint) -> Result<(), GaveUp> {
         if self.assignment.breakpoint != place {
             return Ok(());
         }

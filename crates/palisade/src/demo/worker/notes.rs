@@ -3,20 +3,20 @@
 use std::io::{self, Write as _};
 
 use crate::demo::recorder::Note;
-use crate::demo::timeline::Event;
+use crate::demo::timeline::TimelineEvent;
 
 /// Why a worker gives up: a sentence.
-pub(super) type Failed = String;
+pub(super) type GaveUp = String;
 
-pub(super) fn words(error: impl std::fmt::Display) -> Failed {
+pub(super) fn words(error: impl std::fmt::Display) -> GaveUp {
     format!("{error:#}")
 }
 
-pub(super) fn record(event: Event) -> Result<(), Failed> {
+pub(super) fn record(event: TimelineEvent) -> Result<(), GaveUp> {
     send(&Note::Record { event })
 }
 
-pub(super) fn send(note: &Note) -> Result<(), Failed> {
+pub(super) fn send(note: &Note) -> Result<(), GaveUp> {
     print(note).map_err(words)
 }
 

@@ -9,13 +9,13 @@ use palisade_client::{AuthorityId, Token};
 use serde_json::json;
 
 use super::assignment::{Assignment, FILE, RESOURCE};
-use super::notes::{Failed, record, words};
+use super::notes::{GaveUp, record, words};
 use crate::demo::clock::ActClock;
 use crate::demo::http::{self, items};
-use crate::demo::timeline::{Event, Message, Operation, OperationKind};
+use crate::demo::timeline::{Message, OperationKind, ResourceMessage, TimelineEvent};
 
 /// The store, as the holder of one grant uses it.
-pub(super) struct Storage<'a> {
+pub(super) struct StoreClient<'a> {
     pub(super) assignment: &'a Assignment,
     pub(super) clock: ActClock,
     pub(super) token: Token,
@@ -23,16 +23,16 @@ pub(super) struct Storage<'a> {
 }
 
 /// The store's answer to a write.
-pub(super) enum Written {
+pub(super) enum StoreVerdict {
     /// The write is done.
     Acknowledged,
     /// The token is stale.
     Rejected,
 }
 
-impl Storage<'_> {
+impl StoreClient<'_> {
     /// Raises the fence to the token, before any read.
-    pub(super) fn claim(&self) -> Result<(), Failed> {
+    pub(super) fn claim(&self) -> Result<(), GaveUp> {
         let body = json!({
             "resource_id": RESOURCE, "fencing_token": self.token.get(), "authority": self.authority.as_str(),
         });
@@ -52,7 +52,7 @@ impl Storage<'_> {
     }
 
     /// Reads the list. If holders claim, the read carries the token and is rejected when it is stale.
-    pub(super) fn read(&self) -> Result<Vec<String>, Failed> {
+    pub(super) fn read(&self) -> Result<Vec<String>, GaveUp> {
         let resource = RESOURCE.replace(':', "%3A");
         let path = format!("/v1/storage/{resource}/files{FILE}");
         let token = self.assignment.claims.then_some(self.token);
@@ -74,7 +74,7 @@ impl Storage<'_> {
     }
 
     /// Replaces the list.
-    pub(super) fn write(&self, list: &[String]) -> Result<Written, Failed> {
+    pub(super) fn write(&self, list: &[String]) -> Result<StoreVerdict, GaveUp> {
         let text: String = list.iter().map(|item| format!("{item}\n")).collect();
         let body = json!({
             "resource_id": RESOURCE, "fencing_token": self.token.get(), "authority": self.authority.as_str(),
@@ -90,8 +90,8 @@ impl Storage<'_> {
             |_| written.clone(),
         )?;
         match answer.status() {
-            200 => Ok(Written::Acknowledged),
-            412 => Ok(Written::Rejected),
+            200 => Ok(StoreVerdict::Acknowledged),
+            412 => Ok(StoreVerdict::Rejected),
             _ => Err(refusal("write", &answer)),
         }
     }
@@ -113,7 +113,7 @@ impl Storage<'_> {
         bytes: Vec<u8>,
         token: Option<Token>,
         value: impl Fn(&http::Message) -> Option<String>,
-    ) -> Result<http::Message, Failed> {
+    ) -> Result<http::Message, GaveUp> {
         let mut connection = TcpStream::connect(&self.assignment.store).map_err(words)?;
         connection.set_nodelay(true).map_err(words)?;
         let sent_ms = Some(self.clock.now_ms());
@@ -131,7 +131,7 @@ impl Storage<'_> {
             ..Message::default()
         };
         let (token, value) = (token.map(Token::get), value(&answer));
-        record(Event::Operation(Operation {
+        record(TimelineEvent::Operation(ResourceMessage {
             message,
             operation,
             token,
@@ -146,7 +146,7 @@ impl Storage<'_> {
     }
 }
 
-fn refusal(what: &str, answer: &http::Message) -> Failed {
+fn refusal(what: &str, answer: &http::Message) -> GaveUp {
     format!(
         "its {what} was refused: {} {}",
         answer.status(),

@@ -12,7 +12,7 @@ use palisade_replica::peers::{self, PeerStatus};
 use palisade_replica::{NodeId, Role};
 use palisade_server::net::{Changing, Cluster, Losing, MembershipChange, NotChanged};
 
-use super::View;
+use super::ClusterView;
 
 /// A node's problem, described for people.
 fn problem(peer: &PeerStatus) -> Option<String> {
@@ -21,7 +21,7 @@ fn problem(peer: &PeerStatus) -> Option<String> {
     peer.refusal.clone().or(silent)
 }
 
-impl Cluster for View {
+impl Cluster for ClusterView {
     fn view(&self) -> ClusterReply {
         let progress = self.progress();
         let status = self.peers.status();

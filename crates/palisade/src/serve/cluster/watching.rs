@@ -12,7 +12,7 @@ use palisade_replica::node;
 use palisade_replica::peers::{self, PeerStatus};
 use palisade_replica::{NodeId, Role, Unsound};
 
-use super::View;
+use super::ClusterView;
 
 /// How often every member is asked whether it is there.
 const PROBE: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const LOST: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Tells the pipeline which URL the leader has, whenever that may have changed; hands over if this node's disk is full.
-pub(super) async fn watch_leader(view: Arc<View>) {
+pub(super) async fn watch_leader(view: Arc<ClusterView>) {
     let mut moved = view.engine.watch_leader();
     let mut leading = view.handle.leading();
     let mut before = None;
@@ -62,7 +62,7 @@ pub(super) async fn watch_leader(view: Arc<View>) {
 }
 
 /// Asks every member once a second whether it is there, also while nothing else is said between the two.
-pub(super) async fn probe_peers(view: Arc<View>) {
+pub(super) async fn probe_peers(view: Arc<ClusterView>) {
     loop {
         let progress = view.engine.progress();
         for (node, address) in progress.members.nodes {
@@ -83,7 +83,7 @@ pub(super) async fn probe_peers(view: Arc<View>) {
 }
 
 /// Reports a node that leads without entries that this one knows to be committed, and notifies that node.
-pub(super) async fn watch_soundness(view: Arc<View>, data: PathBuf) {
+pub(super) async fn watch_soundness(view: Arc<ClusterView>, data: PathBuf) {
     let mut unsound = view.engine.unsound();
     loop {
         let Ok(found) = unsound.wait_for(Option::is_some).await.map(|found| *found) else {
@@ -121,7 +121,7 @@ pub(super) async fn watch_soundness(view: Arc<View>, data: PathBuf) {
 }
 
 /// Keeps up to date which nodes this one has lost, and logs which members answer nothing.
-pub(super) async fn watch_peers(view: Arc<View>) {
+pub(super) async fn watch_peers(view: Arc<ClusterView>) {
     let (mut silent, mut far) = (BTreeMap::new(), BTreeSet::new());
     loop {
         let peers = view.peers.status();
@@ -141,7 +141,11 @@ pub(super) async fn watch_peers(view: Arc<View>) {
 }
 
 /// Logs once that round trips to a member are too long for the cluster's timers, and once that they are not any more.
-fn log_distance(view: &View, peers: &BTreeMap<NodeId, PeerStatus>, far: &mut BTreeSet<NodeId>) {
+fn log_distance(
+    view: &ClusterView,
+    peers: &BTreeMap<NodeId, PeerStatus>,
+    far: &mut BTreeSet<NodeId>,
+) {
     for (node, peer) in peers {
         let Some(shortest) = peer.shortest_round_trip else {
             continue;
@@ -163,7 +167,7 @@ fn log_distance(view: &View, peers: &BTreeMap<NodeId, PeerStatus>, far: &mut BTr
 
 /// Logs once that a member answers nothing, and that it does again.
 fn log_silence(
-    view: &View,
+    view: &ClusterView,
     peers: &BTreeMap<NodeId, PeerStatus>,
     silent: &mut BTreeMap<NodeId, String>,
 ) {
@@ -190,7 +194,7 @@ fn log_silence(
 }
 
 /// Lets a leader write the batch versions that all members read (rule R21).
-pub(super) async fn watch_versions(view: Arc<View>, readable: Arc<node::Readable>) {
+pub(super) async fn watch_versions(view: Arc<ClusterView>, readable: Arc<node::Readable>) {
     loop {
         let mut again = 50;
         // A node that knows no members does not lead.
