@@ -4,6 +4,7 @@
 mod ids;
 #[cfg(test)]
 mod tests;
+mod type_names;
 mod words;
 
 use crate::tree::{File, Tree};
@@ -79,6 +80,12 @@ pub(crate) const RULES: &[Rule] = &[
         why: "every test program is linked anew, and ninety of them took longer to build than to run",
         fix: "make it a module of tests/suite, or write `A program of its own: <reason>` at its head",
         find: test_programs,
+    },
+    Rule {
+        id: "type-name",
+        why: "a reader who meets a type's name in two places takes it for one type",
+        fix: "give it a name of its own; which names may repeat, and why, is in xtask/src/tidy/type_names.rs",
+        find: type_names::findings,
     },
     Rule {
         id: "word",

@@ -57,6 +57,47 @@ fn long_file() {
 }
 
 #[test]
+fn type_name() {
+    let file = |text| {
+        [
+            ("crates/a/src/a.rs", "pub(in crate::b) struct Fit;\n"),
+            text,
+        ]
+    };
+    for text in [
+        "\nenum Fit {}\n",
+        "\n    pub trait Fit: Sized {}\n",
+        "\npub type Fit<T> = T;\n",
+    ] {
+        finds(
+            "type-name",
+            &file(("crates/b/src/b.rs", text)),
+            &["crates/b/src/b.rs:2"],
+        );
+    }
+    finds(
+        "type-name",
+        &file(("crates/b/src/b.rs", "    type Fit = u8;\nstruct Fits;\n")),
+        &[],
+    );
+    finds(
+        "type-name",
+        &file(("crates/b/src/b.rs", "mod tests {\n    struct Fit;\n}\n")),
+        &[],
+    );
+    finds(
+        "type-name",
+        &file(("crates/b/tests/b.rs", "struct Fit;\n")),
+        &[],
+    );
+    let errors = [
+        ("crates/a/src/a.rs", "struct Error;\n"),
+        ("crates/b/src/b.rs", "enum Error {}\n"),
+    ];
+    finds("type-name", &errors, &[]);
+}
+
+#[test]
 fn seam() {
     let at = |name: &str| format!("crates/palisade-replica/src/{name}");
     let (node, engine) = (at("node/mod.rs"), at("engine/mod.rs"));
