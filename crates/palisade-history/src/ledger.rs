@@ -11,21 +11,17 @@ use palisade_core::Event;
 use redb::backends::FileBackend;
 use redb::{
     Database, DatabaseError, Durability, ReadableDatabase as _, ReadableTable as _, StorageError,
-    TableDefinition, WriteTransaction,
+    TableDefinition, TableHandle as _, WriteTransaction,
 };
 
 use crate::codec::{FORMAT, decode, encode};
+use crate::ended::{BY_LOCK, ENDED, Ended, Places, Size, cost, note, places};
 use crate::pending::Pending;
 use crate::reader::Reader;
 use crate::row::{End, Gap, How, Refusal, Row, Why};
 
 /// Grants that last, by lock and number.
 pub(crate) const OPEN: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("open");
-/// Grants that ended, by the revision of their end.
-pub(crate) const ENDED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ended");
-/// The same by their lock and token.
-pub(crate) const BY_LOCK: TableDefinition<'_, (&str, u64, u64), ()> =
-    TableDefinition::new("by_lock");
 /// Refused writes, by lock, token and number.
 pub(crate) const REFUSED: TableDefinition<'_, (&str, u64, u64), &[u8]> =
     TableDefinition::new("refused");
@@ -33,7 +29,8 @@ pub(crate) const REFUSED: TableDefinition<'_, (&str, u64, u64), &[u8]> =
 pub(crate) const LATE: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("late");
 /// Gaps, by their first revision.
 pub(crate) const GAPS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("gaps");
-/// The format, the last revision, the bytes of all rows, the number of the last refusal, and whether there is a doubt.
+/// The format, the last revision, how many grants ended, the bytes of their rows, the number of the last refusal, and whether
+/// there is a doubt.
 pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 /// The authority that the file is of, and its life since the last restore.
 pub(crate) const OWNER: TableDefinition<'_, &str, &str> = TableDefinition::new("owner");
@@ -83,9 +80,12 @@ pub struct Ledger {
     db: Arc<Database>,
     bounds: Bounds,
     pending: Pending,
-    bytes: u64,
+    /// Of the grants that ended.
+    size: Size,
     refusals: u64,
     gaps: Vec<Gap>,
+    /// Something was written that does not survive a crash.
+    unsynced: bool,
     /// Grants that last here may have ended unseen.
     doubt: bool,
     /// The authority was restored since the file was last written.
@@ -127,19 +127,21 @@ impl Ledger {
         let fact = |name: &str| -> Result<u64, Error> {
             Ok(facts.get(name)?.map_or(0, |value| value.value()))
         };
-        let (last, bytes, refusals) = (fact("last")?, fact("bytes")?, fact("refusals")?);
+        let (last, refusals) = (fact("last")?, fact("refusals")?);
+        let size = Size {
+            rows: fact("ended")?,
+            bytes: fact("bytes")?,
+        };
         let restored = restored || fact("doubt")? == RESTORED;
         let doubt = restored || fact("doubt")? == GAP;
         let mut ledger = Ledger {
             db: Arc::new(db),
             bounds,
-            pending: Pending {
-                last,
-                ..Pending::default()
-            },
-            bytes,
+            pending: Pending::after(last),
+            size,
             refusals,
             gaps: Vec::new(),
+            unsynced: false,
             doubt,
             restored,
             set_aside,
@@ -201,19 +203,25 @@ impl Ledger {
     /// The bytes of the rows of ended grants, as [`Bounds::bytes`] counts them.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.size.bytes
     }
 
-    /// How many rows wait for the next commit.
+    /// Whether as much waits in memory as should: 20,000 rows, or 16 MiB.
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.pending.rows()
+    pub fn is_full(&self) -> bool {
+        self.pending.is_full()
     }
 
     /// Whether a commit would change the file.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.pending.rows() > 0 || !self.gaps.is_empty()
+    }
+
+    /// Whether all that was taken survives a crash of the machine.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        !self.unsynced && !self.has_news()
     }
 
     /// Takes a batch. Events up to [`last`](Ledger::last) are skipped; a jump in the revisions is a gap.
@@ -254,32 +262,26 @@ impl Ledger {
         } else {
             Durability::None
         });
-        let bytes = self.put(&write)?;
-        let bytes = trim(&write, bytes, self.bounds, now_ms)?;
+        let size = self.put(&write, now_ms)?;
         {
             let mut facts = write.open_table(FACTS)?;
             facts.insert("last", self.pending.last)?;
-            facts.insert("bytes", bytes)?;
+            facts.insert("ended", size.rows)?;
+            facts.insert("bytes", size.bytes)?;
             facts.insert("refusals", self.refusals)?;
             facts.insert("doubt", self.doubt())?;
         }
         write.commit()?;
-        self.bytes = bytes;
-        self.pending = Pending {
-            last: self.pending.last,
-            ..Pending::default()
-        };
+        (self.size, self.unsynced) = (size, !durable);
+        self.pending.clear();
         self.gaps.clear();
         Ok(())
     }
 
-    fn put(&self, write: &WriteTransaction) -> Result<u64, Error> {
-        let mut bytes = self.bytes;
+    fn put(&self, write: &WriteTransaction, now_ms: u64) -> Result<Size, Error> {
         let mut open = write.open_table(OPEN)?;
-        let mut ended = write.open_table(ENDED)?;
-        let mut by_lock = write.open_table(BY_LOCK)?;
-        let mut gaps = write.open_table(GAPS)?;
         for gap in &self.gaps {
+            let mut gaps = write.open_table(GAPS)?;
             gaps.insert(gap.from, encode(gap).as_slice())?;
         }
         // First what was said of grants that began before, so that it is in the row when one of them ended.
@@ -291,27 +293,29 @@ impl Ledger {
             row.metadata.clone_from(said);
             open.insert(key, encode(&row).as_slice())?;
         }
+        let mut ended = Ended::open(write, self.size)?;
+        let mut places = Places::new();
         for (revision, row, was_taken) in &self.pending.ended {
-            let key = (row.lock.as_str(), row.grant);
             let begun = match was_taken {
                 true => None,
-                false => open
-                    .remove(key)?
-                    .and_then(|value| decode::<Row>(value.value())),
+                false => {
+                    let begun = open.remove((row.lock.as_str(), row.grant))?;
+                    begun.and_then(|value| decode::<Row>(value.value()))
+                }
             };
             let whole = begun.map(|begun| Row {
                 end: row.end.clone(),
                 ..begun
             });
-            let encoded = encode(whole.as_ref().unwrap_or(row));
-            bytes += cost(&row.lock, &encoded);
-            ended.insert(revision, encoded.as_slice())?;
-            by_lock.insert((row.lock.as_str(), row.token, *revision), ())?;
+            ended.push(*revision, whole.as_ref().unwrap_or(row))?;
+            note(&mut places, row, *revision);
         }
+        ended.flush(places)?;
         for ((lock, grant), row) in &self.pending.begun {
             open.insert((lock.as_str(), *grant), encode(row).as_slice())?;
         }
-        Ok(bytes)
+        ended.trim(write, self.bounds, now_ms)?;
+        Ok(ended.size)
     }
 
     /// Records a refused write of a grant that the history knows. Returns whether it knows one: anything else is nothing
@@ -326,7 +330,7 @@ impl Ledger {
         let mut write = self.db.begin_write()?;
         let _ = write.set_durability(Durability::None);
         let number = self.refusals + 1;
-        let mut bytes = self.bytes;
+        let mut bytes = self.size.bytes;
         {
             let mut refused = write.open_table(REFUSED)?;
             let mut late = write.open_table(LATE)?;
@@ -365,15 +369,12 @@ impl Ledger {
             }
         }
         write.commit()?;
-        (self.refusals, self.bytes) = (number, bytes);
+        (self.refusals, self.size.bytes, self.unsynced) = (number, bytes, true);
         Ok(true)
     }
 
     fn knows(&self, lock: &str, token: u64) -> Result<bool, Error> {
-        let waiting = |row: &Row| row.lock == lock && row.token == token;
-        if self.pending.begun.values().any(waiting)
-            || self.pending.ended.iter().any(|(_, row, _)| waiting(row))
-        {
+        if self.pending.knows(lock, token) {
             return Ok(true);
         }
         let read = self.db.begin_read()?;
@@ -389,7 +390,7 @@ impl Ledger {
             }
         }
         let by_lock = read.open_table(BY_LOCK)?;
-        let mut of = by_lock.range((lock, token, 0)..=(lock, token, u64::MAX))?;
+        let mut of = places(&by_lock, lock, (token, 0)..=(token, u64::MAX))?;
         Ok(of.next().transpose()?.is_some())
     }
 
@@ -407,44 +408,49 @@ impl Ledger {
             true => How::Restored,
             false => How::Unseen,
         };
-        let (mut count, mut bytes) = (0, self.bytes);
-        // The revisions of these ends are not known: each goes to the first free place from the last one back. The gap has
-        // as many.
+        let mut count = 0;
+        let size;
         let mut place = self.pending.last;
         let write = self.db.begin_write()?;
         {
             let mut open = write.open_table(OPEN)?;
-            let mut ended = write.open_table(ENDED)?;
-            let mut by_lock = write.open_table(BY_LOCK)?;
-            let gone = open.extract_if(|(lock, grant), _| !live(lock, grant))?;
-            for entry in gone {
-                let Some(mut row) = decode::<Row>(entry?.1.value()) else {
-                    continue;
-                };
-                row.end = Some(End {
-                    at_ms: now_ms,
-                    renewed_ms: row.granted_ms,
-                    how,
-                    by: None,
-                    reason: None,
-                    successor: None,
-                    closed_ms: None,
-                });
-                while place > 0 && ended.get(place)?.is_some() {
-                    place -= 1;
+            let mut ended = Ended::open(&write, self.size)?;
+            let mut gone = open.extract_if(|(lock, grant), _| !live(lock, grant))?;
+            loop {
+                let mut rows = Vec::new();
+                for entry in gone.by_ref().take(RECONCILED_AT_ONCE) {
+                    let Some(row) = decode::<Row>(entry?.1.value()) else {
+                        continue;
+                    };
+                    rows.push(Row {
+                        end: Some(End {
+                            at_ms: now_ms,
+                            renewed_ms: row.granted_ms,
+                            how,
+                            by: None,
+                            reason: None,
+                            successor: None,
+                            closed_ms: None,
+                        }),
+                        ..row
+                    });
                 }
-                let encoded = encode(&row);
-                bytes += cost(&row.lock, &encoded);
-                ended.insert(place, encoded.as_slice())?;
-                by_lock.insert((row.lock.as_str(), row.token, place), ())?;
-                count += 1;
+                if rows.is_empty() {
+                    break;
+                }
+                count += rows.len() as u64;
+                place = ended.push_back(place, &rows)?;
             }
+            drop(gone);
             let mut facts = write.open_table(FACTS)?;
+            size = ended.size;
             facts.insert("doubt", 0)?;
-            facts.insert("bytes", bytes)?;
+            facts.insert("ended", size.rows)?;
+            facts.insert("bytes", size.bytes)?;
         }
         write.commit()?;
-        (self.bytes, self.doubt, self.restored) = (bytes, false, false);
+        (self.size, self.doubt, self.restored) = (size, false, false);
+        self.unsynced = false;
         Ok(count)
     }
 }
@@ -464,60 +470,6 @@ fn index_refusals(write: &WriteTransaction) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the oldest ended rows until the rest is within the bounds. Returns the bytes that are left.
-fn trim(
-    write: &WriteTransaction,
-    mut bytes: u64,
-    bounds: Bounds,
-    now_ms: u64,
-) -> Result<u64, Error> {
-    let age = u64::try_from(bounds.age.as_millis()).unwrap_or(u64::MAX);
-    let oldest = now_ms.saturating_sub(age);
-    let mut ended = write.open_table(ENDED)?;
-    let mut by_lock = write.open_table(BY_LOCK)?;
-    let mut refused = write.open_table(REFUSED)?;
-    let mut by_number = write.open_table(LATE)?;
-    for _ in 0..TRIMMED_AT_ONCE {
-        let Some((revision, lock, token, size)) = ({
-            let first = ended.first()?;
-            first.and_then(|(key, value)| {
-                let row = decode::<Row>(value.value());
-                let over = bytes > bounds.bytes
-                    || row
-                        .as_ref()
-                        .is_none_or(|row| row.end.as_ref().is_none_or(|end| end.at_ms < oldest));
-                over.then(|| {
-                    let (lock, token) =
-                        row.map_or_else(Default::default, |row| (row.lock, row.token));
-                    let size = cost(&lock, value.value());
-                    (key.value(), lock, token, size)
-                })
-            })
-        }) else {
-            break;
-        };
-        ended.remove(revision)?;
-        by_lock.remove((lock.as_str(), token, revision))?;
-        bytes = bytes.saturating_sub(size);
-        let late = (lock.as_str(), token, 0)..=(lock.as_str(), token, u64::MAX);
-        let mut numbers = Vec::new();
-        refused.retain_in(late, |(_, _, number), late| {
-            bytes = bytes.saturating_sub(cost(&lock, late));
-            numbers.push(number);
-            false
-        })?;
-        for number in numbers {
-            by_number.remove(number)?;
-        }
-    }
-    Ok(bytes)
-}
-
-/// The bytes that a row counts for: itself, its key and its place under its lock.
-fn cost(lock: &str, encoded: &[u8]) -> u64 {
-    (encoded.len() + lock.len() + 24) as u64
-}
-
 fn row_at(found: Option<redb::AccessGuard<'_, &[u8]>>) -> Option<Row> {
     found.and_then(|value| decode(value.value()))
 }
@@ -530,8 +482,12 @@ fn usable(path: &Path, owner: &Owner) -> Result<Option<(Database, bool)>, Error>
         Err(error) => return Err(error.into()),
     };
     let read = db.begin_read()?;
-    if read.list_tables()?.next().is_none() {
+    let mut tables = read.list_tables()?.peekable();
+    if tables.peek().is_none() {
         return Ok(Some((db, false)));
+    }
+    if !tables.any(|table| table.name() == ENDED.name()) {
+        return Ok(None);
     }
     let format = read.open_table(FACTS)?.get("format")?.map(|it| it.value());
     let owned = read.open_table(OWNER)?;
@@ -580,5 +536,5 @@ const REFUSALS_OF_A_GRANT: usize = 16;
 /// Readers of a lock, the oldest first, among which a refused token is looked for.
 pub(crate) const READERS: usize = 1_000;
 
-/// Rows that one commit removes.
-const TRIMMED_AT_ONCE: usize = 20_000;
+/// Grants whose unseen ends are held in memory together.
+const RECONCILED_AT_ONCE: usize = 10_000;

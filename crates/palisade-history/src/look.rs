@@ -5,7 +5,7 @@ use std::path::Path;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _};
 
 use crate::codec::decode;
-use crate::ledger::{ENDED, Error, FACTS, GAPS, OPEN};
+use crate::ledger::{Error, FACTS, GAPS, OPEN};
 use crate::row::Gap;
 
 /// The contents of a history.
@@ -36,7 +36,7 @@ pub fn look(path: &Path) -> Result<Look, Error> {
     Ok(Look {
         last: facts.get("last")?.map_or(0, |value| value.value()),
         lasting: read.open_table(OPEN)?.len()?,
-        ended: read.open_table(ENDED)?.len()?,
+        ended: facts.get("ended")?.map_or(0, |value| value.value()),
         gaps: gaps.len()?,
         latest_gap: latest.and_then(|(_, value)| decode::<Gap>(value.value())),
     })

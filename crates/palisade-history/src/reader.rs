@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _};
 
-use crate::codec::decode;
-use crate::ledger::{BY_LOCK, ENDED, Error, GAPS, LATE, OPEN, READERS, REFUSED};
+use crate::codec::{Rows, decode};
+use crate::ended::{BY_LOCK, ENDED, Lookup, places};
+use crate::ledger::{Error, GAPS, LATE, OPEN, READERS, REFUSED};
 use crate::row::{Gap, Mode, Refusal, Row};
 
 /// Reads what is committed. Each page is one consistent view, and stops no writer.
@@ -97,14 +98,11 @@ impl Reader {
                     Some(Cursor::OfLock(token, revision)) => (token.clamp(least, most), revision),
                     _ => (most, u64::MAX),
                 };
-                let of = (lock.as_str(), least, 0)..=(lock.as_str(), token, revision);
-                let rows = by_lock.range(of)?.rev().map(|entry| {
-                    let (_, token, revision) = entry?.0.value();
-                    let row = ended.get(revision)?;
-                    Ok((
-                        (token, revision),
-                        row.and_then(|value| decode(value.value())),
-                    ))
+                let of = places(&by_lock, lock, (least, 0)..=(token, revision))?;
+                let mut ended = Lookup::new(&ended);
+                let rows = of.map(|place| {
+                    let place = place?;
+                    Ok((place, ended.row(place.1)?))
                 });
                 let at = |(token, revision)| Cursor::OfLock(token, revision);
                 collect(&read, query, limit, rows, at, &mut page)?;
@@ -114,9 +112,13 @@ impl Reader {
                     Some(Cursor::Ended(revision)) => revision,
                     _ => u64::MAX,
                 };
-                let rows = ended.range(..=last)?.rev().map(|entry| {
-                    let (key, value) = entry?;
-                    Ok((key.value(), decode(value.value())))
+                let pages = ended.range(..=last)?.rev();
+                let rows = pages.flat_map(|page| {
+                    let (rows, error) = match page {
+                        Ok((key, page)) => (latest_first(key.value(), page.value(), last), None),
+                        Err(error) => (Vec::new(), Some(Err(Error::from(error)))),
+                    };
+                    rows.into_iter().map(Ok).chain(error)
                 });
                 collect(&read, query, limit, rows, Cursor::Ended, &mut page)?;
             }
@@ -244,12 +246,20 @@ fn rows_of(read: &ReadTransaction, lock: &str, token: u64) -> Result<Vec<Row>, E
         rows.extend(row.filter(|row| row.token == token));
     }
     let (ended, by_lock) = (read.open_table(ENDED)?, read.open_table(BY_LOCK)?);
-    let of = (lock, token, 0)..=(lock, token, u64::MAX);
-    for entry in by_lock.range(of)?.rev().take(READERS) {
-        let (_, _, revision) = entry?.0.value();
-        rows.extend(ended.get(revision)?.and_then(|row| decode(row.value())));
+    let mut ended = Lookup::new(&ended);
+    let of = (token, 0)..=(token, u64::MAX);
+    for place in places(&by_lock, lock, of)?.take(READERS) {
+        rows.extend(ended.row(place?.1)?);
     }
     Ok(rows)
+}
+
+/// The rows of a page up to this revision, the latest end first.
+fn latest_first(key: u64, page: &[u8], last: u64) -> Vec<(u64, Option<Row>)> {
+    let rows = Rows::of(key, page).take_while(|(revision, _)| *revision <= last);
+    let mut rows: Vec<_> = rows.map(|(at, row)| (at, decode(row))).collect();
+    rows.reverse();
+    rows
 }
 
 fn with_refusals(read: &ReadTransaction, row: Row) -> Result<(Row, Vec<Refusal>), Error> {

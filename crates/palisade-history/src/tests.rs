@@ -1,3 +1,6 @@
+mod pages;
+mod waiting;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -23,6 +26,8 @@ struct Place {
     machine: Machine,
     ledger: Ledger,
     reader: Reader,
+    /// What its log has.
+    log: Vec<Event>,
     keys: u64,
     ms: u64,
     dir: tempfile::TempDir,
@@ -40,6 +45,7 @@ impl Place {
             machine: Machine::new(1),
             reader: ledger.reader(),
             ledger,
+            log: Vec::new(),
             keys: 0,
             ms: 0,
             dir,
@@ -66,6 +72,7 @@ impl Place {
         let (outcome, events) = self.events(by, command);
         self.ledger
             .take(&events, Why::LogDropped, BEGINNING + self.ms);
+        self.log.extend(events);
         outcome
     }
 
@@ -118,6 +125,7 @@ impl Place {
             machine,
             ledger,
             reader,
+            log,
             keys,
             ms,
             dir,
@@ -131,6 +139,7 @@ impl Place {
             machine,
             ledger,
             reader,
+            log,
             keys,
             ms,
             dir,

@@ -25,7 +25,7 @@ use palisade_pipeline::clock::{boottime, wall};
 use palisade_pipeline::replay::Told;
 use palisade_pipeline::{Handle, Identity};
 use palisade_proto::Code;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::convert::Refusal;
 use super::settings::{HistorySettings, PastEvents};
@@ -36,6 +36,8 @@ pub(super) struct History(Option<OpenHistory>);
 struct OpenHistory {
     handle: Handle,
     jobs: SyncSender<Job>,
+    /// Questions leave room in the queue for events.
+    shows: Semaphore,
     shared: Arc<Shared>,
 }
 
@@ -62,6 +64,8 @@ enum Job {
     },
     /// A report of a refused write.
     Report(Box<QueuedReport>, oneshot::Sender<bool>),
+    /// What was taken is to be shown to readers.
+    Show(oneshot::Sender<()>),
     /// Everything taken is to be on the disk, and the file is to be closed.
     Close(oneshot::Sender<()>),
 }
@@ -112,6 +116,7 @@ impl History {
         Ok(History(Some(OpenHistory {
             handle: handle.clone(),
             jobs,
+            shows: Semaphore::new(SHOWS),
             shared,
         })))
     }
@@ -161,7 +166,8 @@ impl History {
         open.ask(|done| Job::Report(report, done)).await
     }
 
-    /// One page.
+    /// One page, of all changes that were acknowledged before the question. If the thread is busy for long, of those of a
+    /// moment ago.
     pub(super) async fn page(&self, query: Query, limit: usize) -> Result<Page, Refusal> {
         let unavailable = |why: &str| Refusal::new(Code::Unavailable, why.to_owned());
         let Some(open) = &self.0 else {
@@ -178,6 +184,12 @@ impl History {
             patience -= 1;
             tokio::time::sleep(PAUSE).await;
         }
+        let shown = async {
+            open.catch_up().await;
+            let _permit = open.shows.acquire().await;
+            open.ask(Job::Show).await;
+        };
+        let _ = tokio::time::timeout(SHOWING, shown).await;
         let Some(reader) = open.shared.reader().clone() else {
             return Err(unavailable(if open.shared.unwritable.load(Relaxed) {
                 "the history cannot be opened or written; the server's log says why"
@@ -224,11 +236,12 @@ impl History {
 }
 
 impl OpenHistory {
-    /// Hands over the events that are new. `false`: not all were taken.
+    /// Hands over the events that are new now. `false`: not all were taken.
     async fn catch_up(&self) -> bool {
+        let latest = self.handle.revision();
         loop {
             let seen = self.shared.seen.load(Relaxed);
-            if seen > 0 && self.handle.revision() <= seen {
+            if seen > 0 && latest <= seen {
                 return true;
             }
             let since = self.handle.since(seen);
@@ -309,7 +322,7 @@ impl Writer {
             while let Some(left) = RETRY.checked_sub(since(failed)) {
                 match queue.recv_timeout(left) {
                     Ok(Job::Close(_)) => return,
-                    Ok(Job::Take { .. } | Job::Report(..)) => {}
+                    Ok(Job::Take { .. } | Job::Report(..) | Job::Show(_)) => {}
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
@@ -337,13 +350,15 @@ impl Writer {
         }
         *self.shared.reader() = Some(ledger.reader());
         let (mut committed, mut synced) = (now(), now());
-        let mut reported = Vec::new();
+        // Since when there is something to sync.
+        let mut changed = None;
+        let (mut reported, mut asked) = (Vec::new(), Vec::new());
         loop {
             let mut over = None;
-            let patience = if reported.is_empty() {
-                COMMIT_EVERY
-            } else {
-                REPORTS_EVERY
+            let patience = match (asked.is_empty(), reported.is_empty()) {
+                (false, _) => SHOW_EVERY,
+                (true, false) => REPORTS_EVERY,
+                (true, true) => IDLE,
             };
             match queue.recv_timeout(patience) {
                 Ok(Job::Take {
@@ -361,6 +376,7 @@ impl Writer {
                         let _ = done.send(false);
                     }
                 }
+                Ok(Job::Show(done)) => asked.push(done),
                 Ok(Job::Close(done)) => over = Some(Some(done)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => over = Some(None),
@@ -368,11 +384,15 @@ impl Writer {
             if ledger.has_doubt() && self.refill.is_over() {
                 self.refill(&mut ledger)?;
             }
-            let due = since(committed) >= COMMIT_EVERY || ledger.waiting() >= COMMIT_ROWS;
             // The log does not have them, so they are on the disk before their reporters hear so.
             let kept = !reported.is_empty() && since(synced) >= REPORTS_EVERY;
-            if (due && ledger.has_news()) || kept || over.is_some() {
-                let durable = since(synced) >= SYNC_EVERY || kept || over.is_some();
+            if ledger.is_synced() {
+                changed = None;
+            }
+            let due = !ledger.is_synced() && since(*changed.get_or_insert_with(now)) >= SYNC_EVERY;
+            let shows = !asked.is_empty() && ledger.has_news() && since(committed) >= SHOW_EVERY;
+            if due || kept || shows || ledger.is_full() || over.is_some() {
+                let durable = due || kept || over.is_some();
                 self.commit(&mut ledger, durable)?;
                 committed = now();
                 if durable {
@@ -380,6 +400,11 @@ impl Writer {
                     for done in reported.drain(..) {
                         let _ = done.send(true);
                     }
+                }
+            }
+            if !ledger.has_news() {
+                for done in asked.drain(..) {
+                    let _ = done.send(());
                 }
             }
             if let Some(closed) = over {
@@ -451,7 +476,7 @@ impl Writer {
                 Told::Begins(revision) => self.miss(ledger, revision, why),
                 Told::Events(events) => {
                     ledger.take(events, why, wall().0);
-                    if ledger.waiting() >= COMMIT_ROWS {
+                    if ledger.is_full() {
                         outcome = self.commit(ledger, false);
                     }
                 }
@@ -615,12 +640,21 @@ const NICE: i32 = 10;
 /// Jobs that may wait for the thread.
 const QUEUE: usize = 1_024;
 
-/// Rows are committed so often, and when so many wait.
-const COMMIT_EVERY: Duration = Duration::from_secs(1);
-const COMMIT_ROWS: usize = 20_000;
-
-/// A commit survives a crash of the machine at least so often.
+/// Rows are on the disk after so long. A grant that ended meanwhile is written once, and one that is not yet there after a
+/// crash comes from the log.
 const SYNC_EVERY: Duration = Duration::from_secs(10);
+
+/// Questions share a commit that comes so often.
+const SHOW_EVERY: Duration = Duration::from_millis(50);
+
+/// Questions that wait for it in the queue.
+const SHOWS: usize = 64;
+
+/// How long a question waits for the thread; then it is answered with what the file has.
+const SHOWING: Duration = Duration::from_secs(1);
+
+/// The thread looks so often for what is due.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// The history leaves so much free of its disk; of a small one a tenth.
 const LEAVES_FREE: u64 = 256 << 20;

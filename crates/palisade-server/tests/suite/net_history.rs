@@ -37,7 +37,7 @@ async fn server() -> (Server, TempDir) {
     (server_in(kept_in(dir.path())).await, dir)
 }
 
-/// Asks until the history has so many grants: it commits once a second.
+/// Asks until the history has so many grants.
 async fn told(server: &Server, path: &str, headers: &str, count: usize) -> Value {
     soon(async {
         loop {
@@ -106,6 +106,29 @@ async fn a_report_is_kept_with_the_grant_that_it_is_of() {
     for (name, count) in [("reported", "2"), ("unknown", "4")] {
         let name = format!("palisade_rejections_{name}_total");
         assert_eq!(metric(&server, &name).await, count, "{name}");
+    }
+}
+
+/// The history is asked once after each change, also where another question was answered just before. The control is the
+/// question before the change.
+#[tokio::test]
+async fn an_answer_has_every_change_that_was_acknowledged_before_the_question() {
+    let (server, _dir) = server().await;
+    for n in 0..10 {
+        let lock = format!("a{n}");
+        let path = format!("/v1/history?lock={lock}");
+        let page = server.get(&path).await.json();
+        assert_eq!(page["grants"], json!([]));
+        let (key, token) = server.lock(&lock, "x").await;
+        let page = server.get(&path).await.json();
+        assert_eq!(page["grants"][0]["fencing_token"], token, "{page}");
+        assert_eq!(page["grants"][0]["ended"], Value::Null);
+        let body = json!({"lock_token": key, "fencing_token": token}).to_string();
+        let path_of_release = format!("/v1/locks/{lock}/release");
+        let released = server.post(&path_of_release, &body).await;
+        assert_eq!(released.status, 200, "{}", released.body);
+        let page = server.get(&path).await.json();
+        assert_eq!(page["grants"][0]["ended"]["how"], "released", "{page}");
     }
 }
 
