@@ -128,6 +128,7 @@ pub(crate) fn build() -> Result<PathBuf, String> {
         "palisade",
     ]);
     build.env("RUSTFLAGS", flags("--remap-path-prefix"));
+    build.env("RUSTC_WORKSPACE_WRAPPER", "");
     run(build.env("CFLAGS", flags("-ffile-prefix-map")))?;
     Ok(target().join("packaged/palisade"))
 }

@@ -8,6 +8,7 @@
 )]
 
 mod bans;
+mod equal_programs;
 mod not_run;
 mod root;
 mod tools;
