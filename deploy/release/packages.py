@@ -62,6 +62,8 @@ def python(place: pathlib.Path, out: pathlib.Path, tools: pathlib.Path) -> None:
 def npm(place: pathlib.Path, out: pathlib.Path) -> None:
     run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent", at=place)
     run("npm", "pack", "--silent", f"--pack-destination={out}", at=place)
+    # It publishes nothing, and says what the registry would refuse.
+    run("npm", "publish", "--dry-run", "--silent", *out.glob("*.tgz"), at=place)
 
 
 def go(place: pathlib.Path, module: str, version: str, out: pathlib.Path) -> None:

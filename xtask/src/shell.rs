@@ -32,11 +32,16 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
         .args(arguments)
         .current_dir(root())
         .stdin(Stdio::null());
+    without_this_crate(&mut command);
+    command
+}
+
+/// For a program that starts cargo.
+pub(crate) fn without_this_crate(command: &mut Command) {
     let names = std::env::vars_os().map(|(name, _)| name);
     for name in names.filter(|name| is_about_this_crate(name)) {
         command.env_remove(name);
     }
-    command
 }
 
 /// This program once more. Its path may lead to another file by now, or to none: the build of the tests puts a new `xtask` there. Linux

@@ -19,7 +19,7 @@ use std::process::Command;
 use packages::{Facts, Kind, PACKAGES};
 
 use crate::prerequisites::{BOOK, RELEASE};
-use crate::shell::{cargo, read, root, run, target};
+use crate::shell::{cargo, read, root, run, target, without_this_crate};
 use crate::tree::Tree;
 
 const WHAT: &str = "release takes a version, and then --program FILE for a static program that is already built, and --rehearse, \
@@ -68,6 +68,7 @@ impl Plan {
     /// True when the folder is complete.
     pub(crate) fn run(&self) -> bool {
         let made = Tree::read(&root()).and_then(|tree| {
+            self.program_is_there()?;
             let facts = Facts::of(&tree)?;
             let refused = self.refused(&tree, &facts)?;
             for reason in &refused {
@@ -84,6 +85,17 @@ impl Plan {
             Err(complaint) => println!("release: {complaint}"),
         }
         made.is_ok()
+    }
+
+    /// It is asked first: the folder of the last release is removed before the program is used.
+    fn program_is_there(&self) -> Result<(), String> {
+        match &self.program {
+            Some(file) if !file.is_file() => Err(format!(
+                "--program {} is no file: `deploy/build_static FOLDER` makes FOLDER/usr/bin/palisade, or leave --program out",
+                file.display()
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Why this tree is not to be released.
@@ -228,7 +240,9 @@ impl Plan {
             return Ok(program.clone());
         }
         let place = target().join("static");
-        run(in_time(root().join("deploy/build_static")).arg(&place))?;
+        let mut build = in_time(root().join("deploy/build_static"));
+        without_this_crate(&mut build);
+        run(build.arg(&place))?;
         Ok(place.join("usr/bin/palisade"))
     }
 
@@ -301,6 +315,20 @@ mod tests {
         for mistake in [&[][..], &["--rehearse"], &["1", "--program"], &["1", "2"]] {
             assert!(Plan::parse(mistake).is_err(), "{mistake:?}");
         }
+    }
+
+    #[test]
+    fn a_program_that_is_no_file_is_refused_before_anything_is_removed() {
+        let there = |file: &str| {
+            Plan::parse(&["0.1.0", "--program", file])
+                .unwrap()
+                .program_is_there()
+        };
+        let refused = there("no/such/program").unwrap_err();
+        assert!(refused.contains("no/such/program is no file") && refused.contains("build_static"));
+        assert!(there(env!("CARGO_MANIFEST_DIR")).is_err());
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        assert_eq!(there(manifest), Ok(()));
     }
 
     #[test]
