@@ -89,9 +89,11 @@ def must(holds: bool, what: str) -> None:
         raise Wrong(what)
 
 
-def run(*command: object, **more: object) -> str:
+def run(*command: object, cwd: str | pathlib.Path | None = None, env: dict[str, str] | None = None) -> str:
     words = [str(word) for word in command]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, **more)
+    done = subprocess.run(
+        words, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     must(done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}")
     return done.stdout
 

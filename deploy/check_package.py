@@ -62,8 +62,8 @@ class Machine:
         subprocess.run(["mount", "-t", "proc", "proc", self.root / "proc"], check=True)
         subprocess.run(["mount", "--rbind", "/dev", self.root / "dev"], check=True)
         # A service manager's folder would make the scripts talk to it.
-        for folder in ("run", "tmp"):
-            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.root / folder], check=True)
+        for name in ("run", "tmp"):
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.root / name], check=True)
         (self.root / "tmp").chmod(0o1777)
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
@@ -166,7 +166,8 @@ class Service:
         while not self.messages.empty():
             if self.messages.get() == wanted and wanted != "WATCHDOG=1":
                 return
-        until, seen = time.monotonic() + SOON, []
+        until = time.monotonic() + SOON
+        seen: list[str] = []
         while seen.count(wanted) < times:
             try:
                 seen.append(self.messages.get(timeout=max(until - time.monotonic(), 0.01)))
@@ -196,7 +197,10 @@ class Service:
 
 def token(machine: Machine, lock: str) -> int:
     said = machine.run("palisade", "acquire", lock, "--ttl", "1h", "--json")
-    return int(re.search(r'"fencing_token":\s*(\d+)', said)[1])
+    found = re.search(r'"fencing_token":\s*(\d+)', said)
+    if found is None:
+        raise Wrong(f"no token of {lock}: {said}")
+    return int(found[1])
 
 
 def install(machine: Machine, package: str) -> None:
@@ -271,7 +275,8 @@ def newcomer(machine: Machine, fenced: bool) -> None:
     """One command after the installation, and in a clone the one that the README shows first after the server's."""
     readme = (ROOT / "README.md").read_text()
     arguments = re.search(r"^cargo run --release -- (demo.*)$", readme, re.MULTILINE)
-    must(arguments is not None, "the README does not show the demo")
+    if arguments is None:
+        raise Wrong("the README does not show the demo")
     words = len(readme[: arguments.start()].split())
     must(words <= FIVE_MINUTES, f"{words} words before the first command are more than five minutes of reading")
     command = ("palisade", *shlex.split(arguments[1], comments=True), "--out", "/tmp/demo")

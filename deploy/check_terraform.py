@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from typing import Any, Callable
 
 STOPS = """
 resource "terraform_data" "slow" {
@@ -101,7 +102,7 @@ class Unfenced(Handler):
     """A backend that locks, and believes every upload."""
 
     state: bytes = b""
-    lock: dict | None = None
+    lock: dict[str, Any] | None = None
 
     def do_GET(self) -> None:
         self.answer(200 if self.state else 204, self.state)
@@ -237,7 +238,7 @@ def ended(run: subprocess.Popen[str]) -> tuple[int, str]:
     return run.returncode, text
 
 
-def wait_for(what: str, holds) -> None:
+def wait_for(what: str, holds: Callable[[], bool]) -> None:
     until = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < until, f"timed out waiting for {what}"
@@ -246,7 +247,7 @@ def wait_for(what: str, holds) -> None:
 
 def get(address: str, **headers: str) -> bytes:
     with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as answer:
-        return answer.read()
+        return bytes(answer.read())
 
 
 def inputs(address: str) -> set[str]:
@@ -303,7 +304,8 @@ class Check:
             stderr=subprocess.DEVNULL,
         )
         self.processes.append(process)
-        return json.loads(process.stdout.readline())["url"]
+        assert process.stdout is not None
+        return str(json.loads(process.stdout.readline())["url"])
 
     def states(self, data: str, locks: str, *words: str, port: str = "0") -> str:
         return self.serve("tfstate", "--listen", f"127.0.0.1:{port}", "--data", data, "--authority", locks, *words)
@@ -311,9 +313,10 @@ class Check:
     def runs(self, name: str, address: str, **more: str) -> Runs:
         return Runs(self.terraform, self.folder / name, address, **more)
 
-    def view(self, lock: str) -> dict:
+    def view(self, lock: str) -> dict[str, Any]:
         command = [self.palisade, "show", lock, "--json", "--authority", self.locks]
-        return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        said: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        return said
 
     def a_paused_apply(self) -> None:
         address = unfenced()
