@@ -120,9 +120,10 @@ impl Plan {
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
-        let verdict = match complaints.is_empty() {
-            true => Ok(()),
-            false => Err(complaints.join("\n")),
+        let verdict = if complaints.is_empty() {
+            Ok(())
+        } else {
+            Err(complaints.join("\n"))
         };
         Ok((tally, verdict))
     }

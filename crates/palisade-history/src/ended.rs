@@ -203,12 +203,11 @@ impl<'t> Ended<'t> {
             };
             let is_behind = whole.last() < Some(&first);
             whole.extend_from_slice(mine);
-            let length = match is_behind {
-                true => RUN,
-                false => {
-                    whole.sort_unstable();
-                    whole.len().div_ceil(whole.len().div_ceil(RUN))
-                }
+            let length = if is_behind {
+                RUN
+            } else {
+                whole.sort_unstable();
+                whole.len().div_ceil(whole.len().div_ceil(RUN))
             };
             for run in whole.chunks(length) {
                 self.write_run(lock, run)?;

@@ -296,12 +296,11 @@ impl Ledger {
         let mut ended = Ended::open(write, self.size)?;
         let mut places = Places::new();
         for (revision, row, was_taken) in &self.pending.ended {
-            let begun = match was_taken {
-                true => None,
-                false => {
-                    let begun = open.remove((row.lock.as_str(), row.grant))?;
-                    begun.and_then(|value| decode::<Row>(value.value()))
-                }
+            let begun = if *was_taken {
+                None
+            } else {
+                let begun = open.remove((row.lock.as_str(), row.grant))?;
+                begun.and_then(|value| decode::<Row>(value.value()))
             };
             let whole = begun.map(|begun| Row {
                 end: row.end.clone(),
@@ -404,9 +403,10 @@ impl Ledger {
         live: impl Fn(&str, u64) -> bool,
         now_ms: u64,
     ) -> Result<u64, Error> {
-        let how = match self.restored {
-            true => How::Restored,
-            false => How::Unseen,
+        let how = if self.restored {
+            How::Restored
+        } else {
+            How::Unseen
         };
         let mut count = 0;
         let size;

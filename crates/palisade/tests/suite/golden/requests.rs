@@ -256,9 +256,10 @@ impl Http {
             found.map(|value| value.trim().to_owned())
         };
         let is_stream = header("transfer-encoding:").is_some_and(|coding| coding == "chunked");
-        let length = match is_stream {
-            true => 0,
-            false => header("content-length:").unwrap().parse().unwrap(),
+        let length = if is_stream {
+            0
+        } else {
+            header("content-length:").unwrap().parse().unwrap()
         };
         let body = bytes.get(end..end + length)?;
         let answer = Http {
