@@ -158,6 +158,8 @@ impl Connection {
 
     /// Sends one question before any other operation.
     pub(super) async fn ask(&mut self, request: Request) -> Result<Reply, Fault> {
+        // The answer to an earlier question says nothing about this one.
+        self.elsewhere = None;
         let (reply, mut answer) = oneshot::channel();
         let (asking, mut queue) = mpsc::unbounded_channel();
         let _ = asking.send(QueuedRequest::new(request, reply));

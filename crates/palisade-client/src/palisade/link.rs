@@ -35,7 +35,7 @@ impl Link {
             match nodes.connect(expected.as_ref(), Clue::default()).await {
                 Ok(found) => break found,
                 Err(missed) if missed.nobody_leads && missed.until < until => {
-                    BootClock.sleep_until(missed.until).await;
+                    nodes.pause(&missed).await;
                 }
                 Err(missed) => return Err(missed.fault),
             }
@@ -139,7 +139,7 @@ impl LinkTask {
                 Ok(found) => open = Some(found),
                 // An election takes less than this; the waiting operations go to the new leader at once.
                 Err(missed) if self.nodes.several() && BootClock.now().since(lost) < self.hold => {
-                    BootClock.sleep_until(missed.until).await;
+                    self.nodes.pause(&missed).await;
                 }
                 Err(missed) => refuse_until(missed.until, &mut queue, &missed.fault).await,
             }

@@ -2,34 +2,42 @@
 //!
 //! ```text
 //!   link lost ─► the leader as last heard ─► the addresses given, in order ─► pause, 10 – 250 ms ─► again
-//!                        ▲                            │
-//!                        └── `not_leader`, its URL ◄──┘
+//!                        ▲                            │                        │
+//!                        └── `not_leader`, its URL ◄──┴── asked every 25 ms ◄──┘
 //! ```
+//!
+//! During the pause the first node that answered is asked again and again, on the same connection, so that the end of an
+//! election is noticed without a connection for each question.
 //!
 //! All connections of a client share one search, so there is one attempt at a time for each address. The search also
 //! follows a leader that is not among the given addresses: **the client trusts the given servers, and the addresses
 //! that they name**. It refuses a node with another authority id, because fences are bound to the id. The id is not
 //! secret, so this catches a wrong address, not an attacker.
 
+use std::future::pending;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::select;
 use hyper_util::client::legacy::connect::HttpConnector;
 use palisade_core::{AuthorityId, Span, Timestamp};
 use palisade_proto::v1 as pb;
 use palisade_tls::{ClientFiles, Connector, Io};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::timeout;
 
 use super::address::Address;
 use super::connection::Connection;
+use super::request::Request;
 use super::wire;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::{Fault, Reason};
 use crate::options::BearerToken;
 use crate::random;
+use crate::retry::before;
 
 /// The nodes of one authority.
 pub(super) struct Nodes {
@@ -39,6 +47,8 @@ pub(super) struct Nodes {
     token: Option<BearerToken>,
     /// Locked during a search.
     known: Mutex<LastKnown>,
+    /// Ends the pauses of all connections: one of them knows where to look.
+    found: Notify,
     /// Whether a node ever named another one, so that a single address belongs to a cluster.
     cluster: AtomicBool,
     /// How often watches and single calls moved to the next node.
@@ -55,6 +65,16 @@ struct LastKnown {
     /// The last search, if it failed: the reason, and when the next one may begin.
     missed: Option<Missed>,
     pause: Pause,
+    /// The first node of the last search that answered and does not lead.
+    follower: Option<Follower>,
+}
+
+/// A node that does not lead.
+struct Follower {
+    address: Address,
+    connection: Connection,
+    /// The leader's URL, if the node named one. It goes on naming one that died until it hears of the next one.
+    names: Option<Box<str>>,
 }
 
 /// A session at the leader.
@@ -86,7 +106,7 @@ pub(super) struct Missed {
 /// The reason why an address did not lead to a session with the leader.
 enum NoSession {
     /// The node does not lead; the leader's URL, if the node knows it.
-    Elsewhere(Option<Box<str>>),
+    Elsewhere(Box<Connection>, Option<Box<str>>),
     /// It did not answer in time.
     Silent(Fault),
     Fault(Fault),
@@ -128,6 +148,7 @@ impl Nodes {
             tls: tls.map_err(|error| Fault::invalid(Reason::caused_by(error)))?,
             token: token.cloned(),
             known: Mutex::default(),
+            found: Notify::new(),
             cluster: AtomicBool::new(false),
             call_moves: AtomicUsize::new(0),
         })
@@ -170,9 +191,11 @@ impl Nodes {
             // Another connection has just searched without success.
             return Err(missed.clone());
         }
+        known.follower = None;
         let mut search = Search::default();
         if let Some(found) = self.search(&mut known, &mut search, expected).await {
-            (known.missed, known.pause) = (None, Pause::default());
+            (known.missed, known.pause, known.follower) = (None, Pause::default(), None);
+            self.found.notify_waiters();
             return Ok(found);
         }
         let missed = Missed {
@@ -182,6 +205,35 @@ impl Nodes {
         };
         known.missed = Some(missed.clone());
         Err(missed)
+    }
+
+    /// Waits until the next search may begin, or a node that does not lead has heard of another leader, or leads.
+    pub(super) async fn pause(&self, missed: &Missed) {
+        let ask = pin!(async {
+            let follower = self.known.lock().await.follower.take();
+            let Some(mut follower) = follower else {
+                return pending().await;
+            };
+            let leader = loop {
+                BootClock.sleep_until(BootClock.now().after(ASK)).await;
+                let Ok(outcome) = follower.connection.ask(status()).await else {
+                    return pending().await;
+                };
+                match wire::leads_elsewhere(&outcome.into()) {
+                    None => break Some(follower.address),
+                    Some(names) if names.is_some() && names != follower.names => {
+                        break names.and_then(|url| self.named(&url));
+                    }
+                    Some(_) => {}
+                }
+            };
+            let mut known = self.known.lock().await;
+            known.leader = leader.or(known.leader.take());
+            known.missed = None;
+            self.found.notify_waiters();
+        });
+        let found = pin!(self.found.notified());
+        let _ = before(&BootClock, missed.until, select(ask, found)).await;
     }
 
     async fn search(
@@ -207,11 +259,16 @@ impl Nodes {
                         address,
                     });
                 }
-                Err(NoSession::Elsewhere(leader)) => {
+                Err(NoSession::Elsewhere(connection, leader)) => {
                     search.nobody_leads = true;
                     self.cluster.store(true, Ordering::Relaxed);
                     search.faults.push(elsewhere(&address, leader.as_deref()));
-                    hint = leader.and_then(|url| self.named(&url));
+                    hint = leader.as_deref().and_then(|url| self.named(url));
+                    known.follower.get_or_insert(Follower {
+                        address,
+                        connection: *connection,
+                        names: leader,
+                    });
                 }
                 Err(NoSession::Silent(fault)) => {
                     known.silent.push((address, BootClock.now().after(REST)));
@@ -270,10 +327,9 @@ impl Nodes {
                 (_, stream) => stream,
             };
             let mut connection = Connection::new(stream, ping, self.token().as_ref());
-            let status = pb::request::Operation::Status(pb::StatusRequest {});
-            let outcome = connection.ask(status.into()).await.map_err(at)?.into();
+            let outcome = connection.ask(status()).await.map_err(at)?.into();
             if let Some(leader) = wire::leads_elsewhere(&outcome) {
-                return Err(NoSession::Elsewhere(leader));
+                return Err(NoSession::Elsewhere(Box::new(connection), leader));
             }
             let status = wire::status(outcome).map_err(NoSession::Fault)?;
             Ok((connection, status.authority))
@@ -354,6 +410,11 @@ impl Search {
     }
 }
 
+/// The question that only a leader answers.
+fn status() -> Request {
+    pb::request::Operation::Status(pb::StatusRequest {}).into()
+}
+
 /// Opens a connection, before TLS.
 async fn connect_to(address: &Address) -> io::Result<Io> {
     if let Some(path) = address.socket() {
@@ -419,6 +480,10 @@ impl Pause {
 const SHORTEST: Span = Span::from_millis(20);
 const LONGEST: Span = Span::from_millis(250);
 
+/// How often a node that does not lead is asked during a pause. An election takes some hundred milliseconds, and each caller
+/// asks: more often would take the processors that the election needs.
+const ASK: Span = Span::from_millis(25);
+
 /// The time allowed from the first packet to an open session.
 const OPENING: Duration = Duration::from_secs(10);
 
@@ -439,6 +504,7 @@ const REDIRECTS: usize = 3;
 #[cfg(test)]
 mod tests {
     use palisade_core::Code;
+    use palisade_pipeline::{Leading, durable};
 
     use super::*;
 
@@ -454,6 +520,54 @@ mod tests {
         }
         assert_eq!(whole, LONGEST);
         assert_ne!([pause.next(), pause.next()], [pause.next(), pause.next()]);
+    }
+
+    /// A client notices the end of an election while it pauses, on each of its connections: the node that it asks names
+    /// another leader, or leads itself. The control is a node that goes on naming the leader that died.
+    #[tokio::test]
+    async fn a_pause_ends_when_there_is_another_leader() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = durable::open(dir.path(), &durable::Settings::default()).unwrap();
+        let handle = authority.pipeline.handle.clone();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let settings = palisade_server::net::Settings::default();
+        let serving = palisade_server::net::serve(
+            listener.into(),
+            handle.clone(),
+            None,
+            settings,
+            Box::pin(pending()),
+        );
+        tokio::spawn(serving);
+        let given = Address::list(&url).unwrap();
+        let nodes = Nodes::new(given, (&ClientFiles::default(), None)).unwrap();
+        let later = |span: Span| BootClock.now().after(span);
+        let at = |url: &str| Leading::At(url.into());
+        let (dead, next) = ("http://127.0.0.1:1", "http://127.0.0.1:2");
+        for (leading, found) in [
+            (at(dead), None),
+            (at(next), Some(next)),
+            (Leading::Here, Some(&*url)),
+        ] {
+            handle.set_leader(at(dead));
+            nodes.known.lock().await.missed = None;
+            let mut missed = nodes.connect(None, Clue::default()).await.err().unwrap();
+            assert!(missed.nobody_leads);
+            handle.set_leader(leading);
+            missed.until = later(match found {
+                Some(_) => Span::from_millis(3_600_000),
+                None => ASK.plus(ASK).plus(ASK),
+            });
+            let both = async { tokio::join!(nodes.pause(&missed), nodes.pause(&missed)) };
+            timeout(Duration::from_secs(30), both).await.unwrap();
+            let known = nodes.known.lock().await;
+            match found {
+                Some(found) => assert_eq!(known.leader, Address::parse(found).ok()),
+                None => assert!(BootClock.now() >= missed.until, "control"),
+            }
+            assert_eq!(known.missed.is_none(), found.is_some());
+        }
     }
 
     #[test]
