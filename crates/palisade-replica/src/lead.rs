@@ -19,9 +19,10 @@ use palisade_core::{Machine, Timestamp};
 use palisade_pipeline::codec;
 
 use crate::applier::{Applier, Lent};
-use crate::engine::{Engine, NotCommitted, Role, Runtime};
+use crate::engine::{Engine, NotCommitted, Role, Runtime, Stopwatch};
 use crate::entry::{Leader, LogId};
 use crate::state::StateError;
+use crate::takeover::Takeover;
 
 /// A leader that could not take over tries again after this time.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -39,6 +40,17 @@ pub struct Leadership<R: Runtime> {
     at: Timestamp,
     /// Whether it is certain that everything in the machine is committed.
     certain: bool,
+    taking_over: Option<TakingOver<R>>,
+}
+
+/// A take-over that is under way.
+struct TakingOver<R: Runtime> {
+    leader: Leader,
+    /// The phases before the election.
+    campaign: (Option<Duration>, Option<Duration>),
+    elected: Stopwatch<R>,
+    /// How long after that it had the machine.
+    log: Duration,
 }
 
 impl<R: Runtime> Leadership<R> {
@@ -51,10 +63,25 @@ impl<R: Runtime> Leadership<R> {
         applier: &Arc<Applier>,
     ) -> Result<(Leadership<R>, Machine), NotCommitted> {
         let (mut progress, mut leader) = (engine.watch(), engine.watch_leader());
+        let mut taking_over: Option<TakingOver<R>> = None;
         loop {
             let before = engine.place();
-            if let Some(begun) = Leadership::begin(engine, applier).await? {
-                return Ok(begun);
+            let is_same = |over: &TakingOver<R>| over.leader == before.1;
+            if before.0 == Role::Leader && !taking_over.as_ref().is_some_and(is_same) {
+                taking_over = Some(TakingOver {
+                    leader: before.1,
+                    campaign: engine.campaign(),
+                    elected: Stopwatch::start(),
+                    log: Duration::ZERO,
+                });
+            }
+            if let Some((mut leadership, machine)) = Leadership::begin(engine, applier).await? {
+                let over = taking_over.filter(|over| over.leader == leadership.leader);
+                leadership.taking_over = over.map(|over| TakingOver {
+                    log: over.elected.elapsed(),
+                    ..over
+                });
+                return Ok((leadership, machine));
             }
             let moved = async {
                 // A follower applies every batch, and is not woken for that.
@@ -102,6 +129,7 @@ impl<R: Runtime> Leadership<R> {
                 version,
                 at: machine.now(),
                 certain: true,
+                taking_over: None,
             };
             (leadership, machine)
         });
@@ -144,6 +172,16 @@ impl<R: Runtime> Leadership<R> {
         }
         (self.contains, self.at, self.certain) = (id, at, true);
         self.version = self.version.max(version);
+        if let Some(over) = self.taking_over.take() {
+            let (silence, vote) = over.campaign;
+            self.engine.took_over(Takeover {
+                term: self.leader.term,
+                silence,
+                vote,
+                log: over.log,
+                grace: over.elected.elapsed().saturating_sub(over.log),
+            });
+        }
         Ok(())
     }
 

@@ -42,6 +42,7 @@ mod record;
 pub mod recovery;
 mod state;
 mod store;
+mod takeover;
 mod timers;
 
 pub use applier::{Applier, Lent};
@@ -58,4 +59,5 @@ pub use past::events_after;
 pub use record::{Record, read as records_of};
 pub use state::{State, StateError};
 pub use store::{Sink, Store, Stored, Work, Writer};
+pub use takeover::Takeover;
 pub use timers::{Contradiction, Profile, Timers, Times};

@@ -42,6 +42,9 @@ pub struct ClusterReply {
     pub leader_url: Option<String>,
     /// How many leaders this node has seen since it started.
     pub leader_changes: u64,
+    /// How long the phases of this node's latest take-over took; `null` if it has not led since it started.
+    #[serde(default)]
+    pub takeover: Option<ClusterTakeover>,
     /// The last entry of this node's log.
     pub last: Option<u64>,
     /// The last entry that is known to be committed.
@@ -54,6 +57,21 @@ pub struct ClusterReply {
     pub disk_full: Option<String>,
     /// The members, by node id.
     pub members: Vec<ClusterMember>,
+}
+
+/// The phases of a node's take-over in milliseconds of its own clock, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterTakeover {
+    /// The term in which it leads.
+    pub term: u64,
+    /// From the former leader's last message until this node asked for votes; `null` if it had heard no leader.
+    pub silence_ms: Option<u64>,
+    /// Until a majority had voted; `null` if nobody had to vote.
+    pub vote_ms: Option<u64>,
+    /// Until an entry of its own term was committed, and everything before it applied.
+    pub log_ms: u64,
+    /// Until every live lease had its full time again: it serves.
+    pub grace_ms: u64,
 }
 
 /// A member of a cluster.
@@ -83,6 +101,21 @@ pub struct ClusterMember {
     /// never answered it. A node counts as alive up to 2,000.
     #[serde(default)]
     pub silent_ms: Option<u64>,
+}
+
+impl ClusterTakeover {
+    /// The phases that took place, in their order, each with its milliseconds.
+    pub fn phases(self) -> impl Iterator<Item = (&'static str, u64)> {
+        let phases = [
+            ("silence", self.silence_ms),
+            ("vote", self.vote_ms),
+            ("log", Some(self.log_ms)),
+            ("grace", Some(self.grace_ms)),
+        ];
+        phases
+            .into_iter()
+            .filter_map(|(name, ms)| Some((name, ms?)))
+    }
 }
 
 impl ClusterMember {

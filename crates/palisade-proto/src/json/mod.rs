@@ -12,7 +12,8 @@ mod reply;
 mod request;
 
 pub use cluster::{
-    AddMemberBody, ClusterMember, ClusterReply, ClusterRole, MemberBody, ReadyReply, TransferBody,
+    AddMemberBody, ClusterMember, ClusterReply, ClusterRole, ClusterTakeover, MemberBody,
+    ReadyReply, TransferBody,
 };
 pub use history::{
     EndRecord, GapRecord, GrantRecord, HistoryReply, RejectionBody, RejectionRecord, RejectionReply,

@@ -30,7 +30,7 @@ mod types;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use openraft::Instant as _;
@@ -48,6 +48,7 @@ use crate::applier::Applier;
 use crate::entry::{Leader, LogId, Members, NodeId};
 use crate::message::{PROBE, Reply, Request, probed};
 use crate::store::{Store, WeakStore};
+use crate::takeover::Takeover;
 use crate::timers::{Profile, Timers};
 use machine::Replicated;
 use network::{Gate, Incoming, Network};
@@ -185,14 +186,29 @@ pub struct Engine<R: AsyncRuntime> {
     raft: Raft<Types<R>, Replicated>,
     incoming: Arc<Incoming>,
     followed: Arc<Mutex<Followed<R>>>,
+    takeover: Arc<Mutex<Option<Takeover>>>,
     store: WeakStore,
     unsound: Arc<watch::Sender<Option<Unsound>>>,
     changing: Arc<tokio::sync::Mutex<()>>,
     timers: Timers,
 }
 
-/// The latest leadership that sent entries or a heartbeat here, and when.
-type Followed<R> = Option<(Leader, <R as AsyncRuntime>::Instant)>;
+/// The latest leadership that sent entries or a heartbeat here, and what this node did since.
+struct Followed<R: AsyncRuntime> {
+    /// Which one, and when it sent something last.
+    leader: Option<(Leader, R::Instant)>,
+    /// When this node first asked for votes after that.
+    stood: Option<R::Instant>,
+}
+
+impl<R: AsyncRuntime> Default for Followed<R> {
+    fn default() -> Followed<R> {
+        Followed {
+            leader: None,
+            stood: None,
+        }
+    }
+}
 
 impl<R: AsyncRuntime> Clone for Engine<R> {
     fn clone(&self) -> Self {
@@ -200,11 +216,25 @@ impl<R: AsyncRuntime> Clone for Engine<R> {
             raft: self.raft.clone(),
             incoming: Arc::clone(&self.incoming),
             followed: Arc::clone(&self.followed),
+            takeover: Arc::clone(&self.takeover),
             store: self.store.clone(),
             unsound: Arc::clone(&self.unsound),
             changing: Arc::clone(&self.changing),
             timers: self.timers,
         }
+    }
+}
+
+/// Measures how long something takes, by the runtime's clock; no decision depends on it.
+pub(crate) struct Stopwatch<R: AsyncRuntime>(R::Instant);
+
+impl<R: AsyncRuntime> Stopwatch<R> {
+    pub(crate) fn start() -> Stopwatch<R> {
+        Stopwatch(R::Instant::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
     }
 }
 
@@ -279,10 +309,17 @@ impl<R: AsyncRuntime> Engine<R> {
         let raft = raft.await.map_err(io::Error::other)?;
         let metrics: WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>> = raft.metrics();
         gate.watch(move || heard(&metrics.borrow_watched()));
+        let followed: Arc<Mutex<Followed<R>>> = Arc::default();
+        let stands = Arc::clone(&followed);
+        gate.note_votes(move || {
+            let mut followed = stands.lock().unwrap_or_else(PoisonError::into_inner);
+            followed.stood.get_or_insert_with(R::Instant::now);
+        });
         Ok(Engine {
             raft,
             incoming: Arc::default(),
-            followed: Arc::default(),
+            followed,
+            takeover: Arc::default(),
             store: weak,
             unsound: Arc::default(),
             changing: Arc::default(),
@@ -410,17 +447,45 @@ impl<R: AsyncRuntime> Engine<R> {
             // One that was just elected has heard nobody yet.
             return quorum_heard.is_none_or(|heard| heard < SILENT);
         }
-        let followed = self.followed.lock();
-        let followed = *followed.unwrap_or_else(PoisonError::into_inner);
+        let followed = self.followed();
+        let followed = followed.leader;
         followed.is_some_and(|(of, at)| of == leader && at.elapsed() < SILENT)
+    }
+
+    fn followed(&self) -> MutexGuard<'_, Followed<R>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For how long the former leader was silent when this node first asked for votes, and how long ago that was.
+    pub(crate) fn campaign(&self) -> (Option<Duration>, Option<Duration>) {
+        let followed = self.followed();
+        let Some(vote) = followed.stood.map(|stood| stood.elapsed()) else {
+            return (None, None);
+        };
+        let silent = followed.leader.map(|(_, heard)| heard.elapsed());
+        (silent.map(|silent| silent.saturating_sub(vote)), Some(vote))
+    }
+
+    /// The latest take-over of this node since it started.
+    #[must_use]
+    pub fn takeover(&self) -> Option<Takeover> {
+        let takeover = self.takeover.lock();
+        *takeover.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn took_over(&self, takeover: Takeover) {
+        let shown = self.takeover.lock();
+        *shown.unwrap_or_else(PoisonError::into_inner) = Some(takeover);
     }
 
     /// Notes that a leader was heard.
     fn follows(&self, leader: Leader) {
-        let followed = self.followed.lock();
-        let mut followed = followed.unwrap_or_else(PoisonError::into_inner);
-        if followed.is_none_or(|(before, _)| before <= leader) {
-            *followed = Some((leader, R::Instant::now()));
+        let mut followed = self.followed();
+        if followed.leader.is_none_or(|(before, _)| before <= leader) {
+            *followed = Followed {
+                leader: Some((leader, R::Instant::now())),
+                stood: None,
+            };
         }
     }
 

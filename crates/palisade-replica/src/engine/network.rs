@@ -60,6 +60,8 @@ pub(super) struct Gate {
     phases: Option<(Duration, Duration)>,
     /// How long ago a quorum was heard; nothing before the engine has started, and before a leader has heard one.
     heard: OnceLock<Heard>,
+    /// Called when this node asks another one for its vote.
+    asks_for_vote: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 type Heard = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
@@ -69,7 +71,12 @@ impl Gate {
         Gate {
             phases: probe.map(|probe| (patience, probe)),
             heard: OnceLock::new(),
+            asks_for_vote: OnceLock::new(),
         }
+    }
+
+    pub(super) fn note_votes(&self, note: impl Fn() + Send + Sync + 'static) {
+        let _ = self.asks_for_vote.set(Box::new(note));
     }
 
     pub(super) fn watch(&self, heard: impl Fn() -> Option<Duration> + Send + Sync + 'static) {
@@ -138,6 +145,9 @@ impl<T: Transport> Peer<T> {
         request: Request,
         option: RPCOption,
     ) -> Result<VoteResponse<Types<R>>, RPCError<Types<R>>> {
+        if let Some(note) = self.gate.asks_for_vote.get() {
+            note();
+        }
         match self.ask::<R>(&request, option.soft_ttl()).await? {
             Reply::Vote {
                 vote,

@@ -84,6 +84,7 @@ impl Elections for Candidate {
                 disk: Arc::clone(&self.disk),
                 readable: Arc::clone(&self.readable),
                 no_room: String::new(),
+                serves: false,
             });
             Ok(Elected { machine, log })
         })
@@ -97,6 +98,8 @@ struct Replicated {
     disk: Arc<Disk>,
     readable: Arc<Readable>,
     no_room: String,
+    /// Its first batch is committed.
+    serves: bool,
 }
 
 impl Log for Replicated {
@@ -138,7 +141,13 @@ impl Log for Replicated {
 
     fn commit(&mut self, batch: &[u8]) -> Result<(), LogError> {
         let engine = &self.engine;
-        wait(engine, self.leadership.commit(batch.into()))
+        wait(engine, self.leadership.commit(batch.into()))?;
+        if !std::mem::replace(&mut self.serves, true)
+            && let Some(takeover) = engine.takeover()
+        {
+            tracing::info!(term = takeover.term, "this node serves; {takeover}");
+        }
+        Ok(())
     }
 
     fn confirm(&mut self) -> Result<(), LogError> {

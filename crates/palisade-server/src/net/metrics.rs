@@ -664,6 +664,16 @@ fn cluster_text(text: &mut String, view: &ClusterReply, format: Format) {
              palisade_cluster_{name} {value}\n"
         );
     }
+    if let Some(takeover) = view.takeover {
+        let name = "palisade_cluster_takeover_seconds";
+        let _ = writeln!(
+            text,
+            "# HELP {name} How long the phases of this node's latest take-over took\n# TYPE {name} gauge"
+        );
+        for (phase, ms) in takeover.phases() {
+            let _ = writeln!(text, "{name}{{phase=\"{phase}\"}} {}", ms as f64 / 1e3);
+        }
+    }
     let peer = |text: &mut String,
                 name: &str,
                 help: &str,

@@ -241,10 +241,19 @@ fn text(view: &ClusterReply, out: Out) -> String {
     let leads = view.role == ClusterRole::Leader;
     let timers = view.timers.as_ref();
     let timers = timers.map_or_else(String::new, |timers| format!("timers      {timers}\n"));
+    let took_over = view.takeover.filter(|takeover| takeover.term == view.term);
+    let took_over = took_over.map_or_else(String::new, |takeover| {
+        let phases: Vec<_> = takeover
+            .phases()
+            .map(|(name, ms)| format!("{name} {ms} ms"))
+            .collect();
+        format!("took over   {}\n", phases.join(", "))
+    });
     let mut text = format!(
-        "cluster     {}\n{}term        {}, {} committed entries{}\n\n",
+        "cluster     {}\n{}{}term        {}, {} committed entries{}\n\n",
         view.authority,
         timers,
+        took_over,
         view.term,
         view.committed.map_or(0, |index| index + 1),
         match (&view.leader, leads) {

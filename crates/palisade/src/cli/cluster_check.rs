@@ -129,6 +129,7 @@ mod tests {
             leader: Some("0".into()),
             leader_url: None,
             leader_changes: 0,
+            takeover: None,
             last: None,
             committed: None,
             applied: None,

@@ -363,6 +363,7 @@ mod tests {
             leader: leads.then(|| "1".into()),
             leader_url: None,
             leader_changes: 0,
+            takeover: None,
             last: None,
             committed: None,
             applied: None,

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use palisade_proto::Code;
-use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
+use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole, ClusterTakeover};
 use palisade_replica::node;
 use palisade_replica::peers::{self, PeerStatus};
 use palisade_replica::{NodeId, Role};
@@ -19,6 +20,10 @@ fn problem(peer: &PeerStatus) -> Option<String> {
     let silent = peer.silent.filter(|silent| *silent >= peers::SILENT);
     let silent = silent.map(|silent| format!("silent for {} s", silent.as_secs()));
     peer.refusal.clone().or(silent)
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Cluster for ClusterView {
@@ -54,7 +59,7 @@ impl Cluster for ClusterView {
                 silent_ms: peer
                     .and_then(|peer| peer.silent)
                     .filter(|_| !own)
-                    .map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
+                    .map(millis),
                 round_trip_us: peer
                     .and_then(|peer| peer.round_trip)
                     .map(|took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
@@ -76,6 +81,13 @@ impl Cluster for ClusterView {
             leader: leader.map(|leader| leader.to_string()),
             leader_url: leader.and_then(|leader| self.url_of(leader)),
             leader_changes: self.leader_changes.load(Ordering::Relaxed),
+            takeover: self.engine.takeover().map(|takeover| ClusterTakeover {
+                term: takeover.term,
+                silence_ms: takeover.silence.map(millis),
+                vote_ms: takeover.vote.map(millis),
+                log_ms: millis(takeover.log),
+                grace_ms: millis(takeover.grace),
+            }),
             last: progress.last,
             committed: progress.committed.map(|id| id.index),
             applied: progress.applied.map(|id| id.index),
