@@ -109,7 +109,8 @@ pub struct Times {
     pub round_trip: u64,
     /// A leader is heard from at least this often. An append that is not answered within three quarters of it is sent again.
     pub heartbeat: u64,
-    /// A node that hears from no leader stands for election after a random time between these, once the lease is over.
+    /// A node that hears from no leader stands for election after a random time between these, once the lease is over. The
+    /// shorter one is also what a round of votes may take, with a sync at each voter.
     pub election: (u64, u64),
     /// A leader that hears no quorum for so long stops serving (rule R5), and then sends nothing (rule R6).
     pub patience: u64,

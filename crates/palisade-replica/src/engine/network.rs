@@ -148,7 +148,8 @@ impl<T: Transport> Peer<T> {
         if let Some(note) = self.gate.asks_for_vote.get() {
             note();
         }
-        match self.ask::<R>(&request, option.soft_ttl()).await? {
+        // The candidate asks nobody again before this is over.
+        match self.ask::<R>(&request, option.hard_ttl()).await? {
             Reply::Vote {
                 vote,
                 last,

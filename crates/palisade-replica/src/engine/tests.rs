@@ -3,20 +3,21 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use openraft::StorageError;
 use openraft::impls::TokioRuntime as Tokio;
 use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::{AsyncRuntime as _, StorageError};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{CreateOptions, Options, Wal};
 
 use super::machine::Replicated;
 use super::network::Gate;
 use super::storage::LogStorage;
-use super::{Engine, Settings, Start, Transport, Types, Unsound};
+use super::{Engine, Role, Settings, Start, Transport, Types, Unsound};
 use crate::applier::Applier;
-use crate::entry::{Entry, Leader, LogId, NodeId, Payload, Vote};
+use crate::entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 use crate::message::{Reply, Request};
 use crate::store::{Sink, Store, Stored, Work, Writer};
+use crate::timers::Profile;
 
 /// Does the work at once.
 struct Immediate(Mutex<Writer>);
@@ -167,4 +168,81 @@ async fn a_leader_that_lacks_what_is_committed_is_not_followed() {
     assert!(matches!(reply, Reply::HigherVote(_)), "{reply:?}");
     assert_eq!(*engine.unsound().borrow(), None);
     engine.stop().await;
+}
+
+/// Node 2 grants each vote after a sync of this length, and takes each entry at once; node 3 is dead.
+#[derive(Clone)]
+struct Slow(Duration);
+
+impl Transport for Slow {
+    async fn call(
+        &self,
+        to: NodeId,
+        _: &str,
+        message: Vec<u8>,
+        within: Duration,
+    ) -> std::io::Result<Vec<u8>> {
+        if to != NodeId(2) {
+            return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
+        let request = Request::decode(&message).unwrap();
+        let (reply, takes) = match &request {
+            Request::PreVote(candidacy) | Request::Vote(candidacy) => {
+                let reply = Reply::Vote {
+                    vote: candidacy.vote,
+                    last: None,
+                    granted: true,
+                };
+                let syncs = matches!(request, Request::Vote(_));
+                (reply, if syncs { self.0 } else { Duration::ZERO })
+            }
+            _ => (Reply::Appended, Duration::ZERO),
+        };
+        Tokio::sleep(takes.min(within)).await;
+        if takes >= within {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        Ok(reply.encode())
+    }
+}
+
+/// Starts node 1 of three, and waits until it leads.
+async fn elected(transport: Slow) -> Engine<Tokio> {
+    let (store, applier) = on_simulated_disk();
+    let settings = Settings {
+        timers: Profile::Rack.timers(),
+        ..Settings::default()
+    };
+    let started = Engine::<Tokio>::start(Start {
+        node: NodeId(1),
+        store,
+        applier,
+        transport,
+        settings,
+    });
+    let engine = started.await.unwrap();
+    let nodes = [1, 2, 3].map(|node| (NodeId(node), node.to_string()));
+    let members = Members {
+        voters: vec![nodes.iter().map(|(node, _)| *node).collect()],
+        nodes: nodes.into(),
+    };
+    engine.form(&members).await.unwrap();
+    let mut leader = engine.watch_leader();
+    while engine.progress().role != Role::Leader {
+        leader.changed().await.unwrap();
+    }
+    engine
+}
+
+/// A vote counts as long as its candidate asks nobody again. The control is a vote that takes a little longer, in each round.
+#[tokio::test(start_paused = true)]
+async fn a_vote_may_take_as_long_as_a_round_of_votes() {
+    let (soonest, _) = Profile::Rack.timers().election();
+    let minute = Duration::from_secs(60);
+    let engine = tokio::time::timeout(minute, elected(Slow(soonest * 9 / 10)));
+    let engine = engine.await.unwrap();
+    assert_eq!(engine.progress().vote.term, 1);
+    engine.stop().await;
+    let never = tokio::time::timeout(minute, elected(Slow(soonest * 11 / 10)));
+    assert!(never.await.is_err(), "control");
 }
