@@ -112,9 +112,9 @@ struct ClusterArgs {
     #[arg(long, value_name = "URL", value_parser = value::advertise)]
     advertise: Option<Uri>,
     /// How far apart the nodes are, the same on each of them: `rack` for round trips up to 5 ms and the soonest new leader,
-    /// `region` for up to 20 ms, `multi-region` for up to 200 ms.
-    #[arg(long, value_name = "PROFILE", default_value_t, value_parser = value::timers())]
-    timers: Profile,
+    /// `region` for up to 20 ms, `multi-region` for up to 200 ms [default: region].
+    #[arg(long, value_name = "PROFILE", value_parser = value::timers())]
+    timers: Option<Profile>,
     /// A file with the secret that all nodes of the cluster share: at least 16 bytes. Required off loopback.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLUSTER_KEY_FILE", value_hint = ValueHint::FilePath)]
     cluster_key_file: Option<PathBuf>,
@@ -132,7 +132,17 @@ impl ClusterArgs {
         network: &NetworkArgs,
     ) -> Result<Option<serve::cluster::Settings>, Failure> {
         if self.cluster.is_empty() && self.join.is_empty() {
-            return Ok(None);
+            return match self.timers {
+                None => Ok(None),
+                Some(timers) => {
+                    let why = format!(
+                        "--timers {timers} is for the nodes of a cluster, and this is a single server"
+                    );
+                    Err(Failure::usage(why).hint(
+                        "leave --timers out, or name the cluster: --cluster PEER,PEER,… on each of its nodes, or --join URL",
+                    ))
+                }
+            };
         }
         let Some(listen) = listen.iter().find_map(Listen::tcp) else {
             let why = "the other nodes of a cluster, and its clients, cannot reach a Unix socket";
@@ -185,7 +195,7 @@ impl ClusterArgs {
             peer,
             peer_name,
             url,
-            timers: self.timers,
+            timers: self.timers.unwrap_or_default(),
             key,
             peer_tls,
             tls: network.to_others(self.peer_ca.as_deref()),

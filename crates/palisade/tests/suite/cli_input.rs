@@ -140,6 +140,11 @@ fn an_error_names_its_cause() {
             &["serve", "--watches-per-address", "0"],
             "--watches-per-address",
         ),
+        (&["serve", "--timers", "rack"], "this is a single server"),
+        (
+            &["serve", "--timers", "racks"],
+            "rack, region, multi-region",
+        ),
         (&["completions", "cobol"], "cobol"),
         (&["nonsense"], "nonsense"),
         (&[], "Usage"),
