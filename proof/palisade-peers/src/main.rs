@@ -121,6 +121,12 @@ enum Command {
         /// Locks that are held meanwhile.
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
         held: u32,
+        /// The nodes' `--timers`.
+        #[arg(long, default_value = "region", value_parser = ["rack", "region", "multi-region"])]
+        timers: String,
+        /// Seconds for which each kill waits until the machine is almost idle: 0 to measure beside other work.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=600))]
+        rest: u64,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -204,9 +210,19 @@ fn main() -> ExitCode {
             patience: Duration::from_millis(patience),
             json,
         }),
-        Command::Failover { times, held, json } => {
-            failover::run(&failover::Plan { times, held, json })
-        }
+        Command::Failover {
+            times,
+            held,
+            timers,
+            rest,
+            json,
+        } => failover::run(&failover::Plan {
+            times,
+            held,
+            timers,
+            rest: Duration::from_secs(rest),
+            json,
+        }),
         Command::Strategies {
             workers,
             adds,

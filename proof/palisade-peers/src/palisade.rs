@@ -59,6 +59,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts the nodes, and waits for a leader.
     pub(crate) fn start() -> Result<Cluster, Error> {
+        Cluster::with_timers("region")
+    }
+
+    /// The same, with these `--timers`.
+    pub(crate) fn with_timers(timers: &str) -> Result<Cluster, Error> {
         let program = program()?;
         // Bound all at once, so that they differ.
         let bound = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
@@ -69,7 +74,9 @@ impl Cluster {
         let list = peers.join(",");
         let node = |peer: String| {
             let (list, program) = (list.clone(), program.clone());
-            move || node(&program, peer, ["--cluster".to_owned(), list])
+            let timers = timers.to_owned();
+            let into = ["--cluster".to_owned(), list, "--timers".to_owned(), timers];
+            move || node(&program, peer, into)
         };
         let starting: Vec<_> = peers
             .into_iter()
@@ -150,7 +157,7 @@ impl Cluster {
 }
 
 /// Starts a node with flags for entering a cluster, and waits until it knows the leader.
-fn node(program: &Path, peer: String, into: [String; 2]) -> Program {
+fn node<const N: usize>(program: &Path, peer: String, into: [String; N]) -> Program {
     let arguments = move |dir: &Path, port| {
         let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));
         let data = data.display().to_string();
