@@ -12,6 +12,7 @@
 mod check;
 mod client;
 pub mod command;
+mod failover;
 mod mutants;
 mod nemesis;
 mod network;
@@ -31,6 +32,7 @@ use openraft_rt_sim::SimRuntime;
 use palisade_wal::testing::SimStorage;
 
 pub use check::Violation;
+pub use failover::{Failover, failovers};
 pub use mutants::{Mutant, TABLE};
 pub use network::Terms;
 pub use quiet::{Quiet, quiet};
