@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use openraft::StorageError;
 use openraft::impls::TokioRuntime as Tokio;
 use openraft::testing::log::{StoreBuilder, Suite};
-use openraft::{AsyncRuntime as _, StorageError};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{CreateOptions, Options, Wal};
 
@@ -198,7 +198,7 @@ impl Transport for Slow {
             }
             _ => (Reply::Appended, Duration::ZERO),
         };
-        Tokio::sleep(takes.min(within)).await;
+        let _ = tokio::time::timeout(takes.min(within), std::future::pending::<()>()).await;
         if takes >= within {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
