@@ -15,13 +15,13 @@ pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
 pub(crate) fn encode_into(mut bytes: Vec<u8>, value: &impl Serialize) -> Vec<u8> {
     bytes.clear();
     // Writing to memory fails only for types without a known length, and there are none.
-    postcard::serialize_with_flavor(value, Bytes(bytes)).unwrap_or_default()
+    postcard::serialize_with_flavor(value, PostcardBytes(bytes)).unwrap_or_default()
 }
 
 /// The output of postcard.
-struct Bytes(Vec<u8>);
+struct PostcardBytes(Vec<u8>);
 
-impl Flavor for Bytes {
+impl Flavor for PostcardBytes {
     type Output = Vec<u8>;
 
     fn try_extend(&mut self, more: &[u8]) -> postcard::Result<()> {

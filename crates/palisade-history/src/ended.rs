@@ -100,7 +100,7 @@ pub(crate) struct Ended<'t> {
 }
 
 /// The places of rows, by their locks.
-pub(crate) type Places<'a> = BTreeMap<&'a str, Vec<Place>>;
+pub(crate) type PlacesByLock<'a> = BTreeMap<&'a str, Vec<Place>>;
 
 impl<'t> Ended<'t> {
     pub(crate) fn open(write: &'t WriteTransaction, size: Size) -> Result<Ended<'t>, Error> {
@@ -153,7 +153,7 @@ impl<'t> Ended<'t> {
     }
 
     /// Writes the rest of the rows that were pushed, and the index of all of them.
-    pub(crate) fn flush(&mut self, places: Places<'_>) -> Result<(), Error> {
+    pub(crate) fn flush(&mut self, places: PlacesByLock<'_>) -> Result<(), Error> {
         self.write_page()?;
         for (lock, mut places) in places {
             places.sort_unstable();
@@ -247,7 +247,7 @@ impl<'t> Ended<'t> {
     /// Adds rows whose ends have no known revision: each goes to the first free one from `place` back. There are enough,
     /// because no end has the revision at which a grant began. Returns the next place.
     pub(crate) fn push_back(&mut self, mut place: u64, rows: &[Row]) -> Result<u64, Error> {
-        let mut places = Places::new();
+        let mut places = PlacesByLock::new();
         let mut rows = rows.iter().peekable();
         while place > 0 && rows.peek().is_some() {
             let page = self.ended.range(..=place)?.next_back().transpose()?;
@@ -329,7 +329,7 @@ impl<'t> Ended<'t> {
         self.size.rows = self.size.rows.saturating_sub(removed.len() as u64);
         let mut refused = write.open_table(REFUSED)?;
         let mut by_number = write.open_table(LATE)?;
-        let mut of_locks = Places::new();
+        let mut of_locks = PlacesByLock::new();
         for (lock, place) in &removed {
             of_locks.entry(lock).or_default().push(*place);
         }
@@ -358,7 +358,7 @@ impl<'t> Ended<'t> {
 }
 
 /// Notes the place of a row for [`Ended::flush`].
-pub(crate) fn note<'a>(places: &mut Places<'a>, row: &'a Row, revision: u64) {
+pub(crate) fn note<'a>(places: &mut PlacesByLock<'a>, row: &'a Row, revision: u64) {
     let of_lock = places.entry(row.lock.as_str()).or_default();
     of_lock.push((row.token, revision));
 }

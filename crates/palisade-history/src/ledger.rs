@@ -15,7 +15,7 @@ use redb::{
 };
 
 use crate::codec::{FORMAT, decode, encode};
-use crate::ended::{BY_LOCK, ENDED, Ended, Places, Size, cost, note, places};
+use crate::ended::{BY_LOCK, ENDED, Ended, PlacesByLock, Size, cost, note, places};
 use crate::pending::Pending;
 use crate::reader::Reader;
 use crate::row::{End, Gap, How, Refusal, Row, Why};
@@ -294,7 +294,7 @@ impl Ledger {
             open.insert(key, encode(&row).as_slice())?;
         }
         let mut ended = Ended::open(write, self.size)?;
-        let mut places = Places::new();
+        let mut places = PlacesByLock::new();
         for (revision, row, was_taken) in &self.pending.ended {
             let begun = if *was_taken {
                 None

@@ -173,7 +173,7 @@ pub struct Pipeline {
     "its own state contradicts itself ({0}), so it stopped before anything was written or answered. Start it again; if it stops \
      again, keep a copy of its directory and report this message"
 )]
-pub struct Contradiction(pub String);
+pub struct FailedAssertion(pub String);
 
 /// A random seed for the machine's hash tables.
 #[must_use]
@@ -186,7 +186,7 @@ pub fn seed() -> u64 {
 /// known. The commands of a return are durable when this returns.
 ///
 /// # Errors
-/// If the log takes nothing, the operating system gives no thread, or an assertion fails ([`Contradiction`]).
+/// If the log takes nothing, the operating system gives no thread, or an assertion fails ([`FailedAssertion`]).
 pub fn start(start: Start) -> io::Result<Pipeline> {
     let Start {
         identity,
@@ -221,7 +221,7 @@ fn open(driver: &mut Driver, first: Vec<Command>) -> io::Result<()> {
         Ok(opened) => opened.map_err(io::Error::other),
         Err(panic) => {
             let why = replay::message_of(&*panic);
-            Err(io::Error::other(Contradiction(why)))
+            Err(io::Error::other(FailedAssertion(why)))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The beginning of a round, and the requests that it takes in.
 
-use palisade_pipeline::{Contradiction, Forgetful, orderer};
+use palisade_pipeline::{FailedAssertion, Forgetful, orderer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -234,7 +234,7 @@ async fn an_assertion_that_fails_in_the_first_batch_is_an_error_of_the_start_tha
     assert!(error.to_string().contains("paper jam"), "{error}");
     let error = start_on(Box::new(BreaksFirst)).err().unwrap();
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
-    let Some(Contradiction(why)) = cause else {
+    let Some(FailedAssertion(why)) = cause else {
         panic!("{error:?}");
     };
     let entry = "a lock is kept for nobody, at entry 1 of a batch, Grace(Restarted)";

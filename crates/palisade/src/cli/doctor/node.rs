@@ -97,12 +97,12 @@ impl NodeAnswers {
     async fn of(nodes: &Nodes, url: &str) -> NodeAnswers {
         let health = async {
             let begin = BootClock.now();
-            let reply = Told::ask(nodes, url, "/healthz").await;
+            let reply = JsonAnswer::ask(nodes, url, "/healthz").await;
             (reply, BootClock.now().since(begin))
         };
         let whoami = async {
             let asked_ms = wall().0;
-            let told = Told::ask(nodes, url, "/v1/whoami").await;
+            let told = JsonAnswer::ask(nodes, url, "/v1/whoami").await;
             let heard_ms = wall().0;
             told.map(|reply| Whoami {
                 reply,
@@ -116,9 +116,9 @@ impl NodeAnswers {
         };
         let ((health, took), ready, whoami, cluster, metrics) = tokio::join!(
             health,
-            Told::ask(nodes, url, "/readyz"),
+            JsonAnswer::ask(nodes, url, "/readyz"),
             whoami,
-            Told::ask(nodes, url, "/v1/cluster"),
+            JsonAnswer::ask(nodes, url, "/v1/cluster"),
             metrics
         );
         let metrics: Result<Metrics, Error> = metrics;
@@ -152,21 +152,21 @@ impl NodeAnswers {
 }
 
 /// An answer, and its JSON if it is an object.
-struct Told<T> {
+struct JsonAnswer<T> {
     path: &'static str,
     reply: Result<T, Error>,
     json: Option<Value>,
 }
 
-impl<T: DeserializeOwned> Told<T> {
-    async fn ask(nodes: &Nodes, url: &str, path: &'static str) -> Told<T> {
+impl<T: DeserializeOwned> JsonAnswer<T> {
+    async fn ask(nodes: &Nodes, url: &str, path: &'static str) -> JsonAnswer<T> {
         let answer = nodes.get(url, path, ANSWER).await;
         let text = answer.as_ref().map(|answer| answer.text(url));
         let json = match text {
             Ok(Ok(text)) => serde_json::from_str(&text).ok().filter(Value::is_object),
             _ => None,
         };
-        Told {
+        JsonAnswer {
             path,
             reply: answer.and_then(|answer| answer.read(url)),
             json,
@@ -174,9 +174,9 @@ impl<T: DeserializeOwned> Told<T> {
     }
 }
 
-impl<T> Told<T> {
-    fn map<U>(self, make: impl FnOnce(T) -> U) -> Told<U> {
-        Told {
+impl<T> JsonAnswer<T> {
+    fn map<U>(self, make: impl FnOnce(T) -> U) -> JsonAnswer<U> {
+        JsonAnswer {
             path: self.path,
             reply: self.reply.map(make),
             json: self.json,
