@@ -82,82 +82,105 @@ def spoken(data: bytes) -> Any:
     return {"base64": base64.b64encode(data).decode()}
 
 
-def carry_out(driver: Driver, url: str) -> None:
-    can = set(driver.hello["can"])
+class Holder:
+    """A client, as its driver carries it out. Each call ends as expected, or the recording ends."""
 
-    def call(do: str, code: str = "", **command: Any) -> dict[str, Any]:
-        answer = driver.call(do, **command)
+    def __init__(self, driver: Driver, url: str) -> None:
+        self.driver, self.url, self.can = driver, url, set(driver.hello["can"])
+
+    def call(self, do: str, code: str = "", **command: Any) -> dict[str, Any]:
+        answer = self.driver.call(do, **command)
         assert (answer["ok"] and not code) or answer.get("code") == code, (do, command, answer)
         return answer
 
-    def acquire(name: str, lock: str, code: str = "", **more: Any) -> dict[str, Any]:
-        return call("acquire", code, **{"as": name, "lock": lock, "ttl_ms": TTL, "wait_ms": 0, **more})
+    def acquire(self, name: str, lock: str, code: str = "", **more: Any) -> dict[str, Any]:
+        return self.call("acquire", code, **{"as": name, "lock": lock, "ttl_ms": TTL, "wait_ms": 0, **more})
 
-    call("connect", urls=[url], patience_ms=10_000, notices=False)
+    def wait_for(self, name: str, lock: str) -> Any:
+        return self.driver.start("acquire", **{"as": name, "lock": lock, "ttl_ms": TTL, "wait_ms": 30_000})
+
+    def connect(self, notices: bool) -> None:
+        self.call("connect", urls=[self.url], patience_ms=10_000, notices=notices)
+
+
+def carry_out(driver: Driver, url: str) -> None:
+    holder = Holder(driver, url)
+    holder.connect(notices=False)
     # A short lease is renewed a few times while this waits.
-    acquire("short", "short", ttl_ms=3000)
+    holder.acquire("short", "short", ttl_ms=3000)
     time.sleep(1.5)
-    call("release", grant="short")
-    holder = acquire("plain", "jobs/50% of it", client_id="worker-a")
-    acquire("denied", "jobs/50% of it", "held", client_id="worker-b")
-    call("show", lock="jobs/50% of it")
-    if "list" in can:
-        call("list", prefix="jobs/")
-    if "shared" in can:
-        acquire("reader", "read", mode="shared")
-        acquire("reader-2", "read", mode="shared")
-        call("release", grant="reader")
-        acquire("writer", "write")
-        call("downgrade", grant="writer", **{"as": "was-writer"})
-    if "update" in can:
-        acquire("update", "update", mode="update")
-        call("upgrade", grant="update", wait_ms=0, **{"as": "upgraded"})
-    if "permits" in can:
-        acquire("slots", "semaphore", permits={"count": 2, "of": 3})
-    if "sets" in can:
-        acquire("set", "set-a", also=["set-b"])
-    if "delays" in can:
-        acquire("delays", "delays", lock_delay_ms=1000, at_least_for_ms=1000)
-        call("release", grant="delays")
-    # A request that waits is granted, and one is given up.
-    waits = driver.start("acquire", **{"as": "waits", "lock": "jobs/50% of it", "ttl_ms": TTL, "wait_ms": 30_000})
+    holder.call("release", grant="short")
+    holder.acquire("plain", "jobs/50% of it", client_id="worker-a")
+    holder.acquire("denied", "jobs/50% of it", "held", client_id="worker-b")
+    holder.call("show", lock="jobs/50% of it")
+    if "list" in holder.can:
+        holder.call("list", prefix="jobs/")
+    each_kind(holder)
+    queue(holder)
+    if "handover" in holder.can:
+        holder.acquire("handed", "handed")
+        holder.call("adopt", text=holder.call("export", grant="handed")["text"], **{"as": "taken"})
+        holder.call("release", grant="taken")
+    news(holder)
+
+
+def each_kind(holder: Holder) -> None:
+    if "shared" in holder.can:
+        holder.acquire("reader", "read", mode="shared")
+        holder.acquire("reader-2", "read", mode="shared")
+        holder.call("release", grant="reader")
+        holder.acquire("writer", "write")
+        holder.call("downgrade", grant="writer", **{"as": "was-writer"})
+    if "update" in holder.can:
+        holder.acquire("update", "update", mode="update")
+        holder.call("upgrade", grant="update", wait_ms=0, **{"as": "upgraded"})
+    if "permits" in holder.can:
+        holder.acquire("slots", "semaphore", permits={"count": 2, "of": 3})
+    if "sets" in holder.can:
+        holder.acquire("set", "set-a", also=["set-b"])
+    if "delays" in holder.can:
+        holder.acquire("delays", "delays", lock_delay_ms=1000, at_least_for_ms=1000)
+        holder.call("release", grant="delays")
+
+
+def queue(holder: Holder) -> None:
+    """A request that waits is granted, and one is given up."""
+    lock = "jobs/50% of it"
+    waits = holder.wait_for("waits", lock)
     time.sleep(0.3)
-    call("release", grant="plain")
-    assert driver.answer(waits)["ok"]
-    if "cancel" in can:
-        gives_up = driver.start(
-            "acquire", **{"as": "never", "lock": "jobs/50% of it", "ttl_ms": TTL, "wait_ms": 30_000}
-        )
+    holder.call("release", grant="plain")
+    assert holder.driver.answer(waits)["ok"]
+    if "cancel" in holder.can:
+        gives_up = holder.wait_for("never", lock)
         time.sleep(0.3)
-        call("cancel", target=gives_up)
+        holder.call("cancel", target=gives_up)
         time.sleep(0.3)
-    call("break", lock="jobs/50% of it", token=call("show", lock="jobs/50% of it")["token"], reason="it hangs")
-    call("release", grant="waits")
-    assert holder["token"]
-    if "handover" in can:
-        acquire("handed", "handed")
-        call("adopt", text=call("export", grant="handed")["text"], **{"as": "taken"})
-        call("release", grant="taken")
+    holder.call("break", lock=lock, token=holder.call("show", lock=lock)["token"], reason="it hangs")
+    holder.call("release", grant="waits")
+
+
+def news(holder: Holder) -> None:
+    driver = holder.driver
     # A listen waits until there is news: first that a request waits, then that the grant is over.
-    if "notices" in can:
-        call("connect", urls=[url], patience_ms=10_000, notices=True)
-        heard = acquire("heard", "heard")
+    if "notices" in holder.can:
+        holder.connect(notices=True)
+        heard = holder.acquire("heard", "heard")
         time.sleep(0.5)
-        wants = driver.start("acquire", **{"as": "wants", "lock": "heard", "ttl_ms": TTL, "wait_ms": 30_000})
+        wants = holder.wait_for("wants", "heard")
         noticed(driver, "wanted")
         # It listens again by then, and hears the reason too.
         time.sleep(0.5)
-        call("break", lock="heard", token=heard["token"], reason="it hangs")
+        holder.call("break", lock="heard", token=heard["token"], reason="it hangs")
         noticed(driver, "lost")
         assert driver.answer(wants)["ok"]
-        call("release", grant="wants")
+        holder.call("release", grant="wants")
     # The watch of a session is a stream of gRPC, which is not recorded.
-    if "watch" in can and driver.hello["wire"] == "http":
-        call("watch", prefix="watched", **{"as": "watch"})
+    if "watch" in holder.can and driver.hello["wire"] == "http":
+        holder.call("watch", prefix="watched", **{"as": "watch"})
         time.sleep(0.5)
-        acquire("watched", "watched", lock_delay_ms=1000)
+        holder.acquire("watched", "watched", lock_delay_ms=1000)
         noticed(driver, "granted", "change")
-        call("release", grant="watched")
+        holder.call("release", grant="watched")
         noticed(driver, "released", "change")
 
 
