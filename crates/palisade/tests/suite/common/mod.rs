@@ -242,7 +242,7 @@ fn children(parent: i32) -> Vec<i32> {
 /// The kernel's record of a process. A group or session from outside this namespace is 0.
 pub(crate) struct Stat {
     pub(crate) state: char,
-    parent: i32,
+    pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
 }
