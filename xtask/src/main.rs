@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! check ── format · tidy · words · links · packages · crates · deny · advisories · clippy · features · doc      reads only, reports every failure at the end
-//! test  ── prerequisites → build → tests and examples → those that need the machine → clients and packages → one summary
-//!          beside the tests, at low priority: instructions of the hot path
+//! test  ── prerequisites → build → tests and examples → those that need the machine → clients, packages, instructions of the hot path → one summary
 //! package ── the Debian package, and its test on a copy of the machine
 //! release ── everything that is published, in one folder, from a clean tree
 //! semver ── the public interface of the crates, compared with the last release

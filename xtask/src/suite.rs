@@ -99,24 +99,13 @@ impl Plan {
             ..Tally::default()
         };
         stages.add("rest of the build", || build.finish())?;
-        let programs = Program::all(kinds)?;
-        let counts = self.instructions(&mut tally)?;
-        // What the machine does meanwhile does not change a count of instructions.
-        let mut complaints = std::thread::scope(|scope| {
-            let show = |name: &str, line: &str| println!("{name}: {}", line.trim_end());
-            let counted = scope.spawn(move || Job::run_all(counts, ONE, show));
-            let mut complaints = Vec::new();
-            for stage in self.stages(&programs) {
-                complaints.extend(stage.run(stages, &mut tally));
-            }
-            if let Some(stage) = self.last(&mut tally)? {
-                complaints.extend(stage.run(stages, &mut tally));
-            }
-            let counted = stages.add("rest of the instructions", || counted.join());
-            let counted = counted.map_err(|_| "the thread that counts instructions panicked")?;
-            complaints.extend(counted.into_iter().map(|it| it.text));
-            Ok::<_, String>(complaints)
-        })?;
+        let mut complaints = Vec::new();
+        for stage in self.stages(&Program::all(kinds)?) {
+            complaints.extend(stage.run(stages, &mut tally));
+        }
+        if let Some(stage) = self.last(&mut tally)? {
+            complaints.extend(stage.run(stages, &mut tally));
+        }
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
@@ -171,7 +160,7 @@ impl Plan {
         ]
     }
 
-    /// The clients, and beside them one package after the other: the clients' holders wait for time to pass.
+    /// The clients, and beside them one package after the other, and the instructions: the clients' holders wait for time to pass.
     fn last(&self, tally: &mut Tally) -> Result<Option<Stage>, String> {
         let mut jobs = Vec::new();
         if self.runs_all() && tally.has(CLIENTS) {
@@ -180,6 +169,7 @@ impl Plan {
         if self.runs_all() && tally.has(PACKAGE) {
             jobs.extend(packages()?);
         }
+        jobs.extend(self.instructions(tally)?);
         Ok((!jobs.is_empty()).then(|| Stage::of("clients and packages", jobs, 2, 1)))
     }
 
@@ -187,22 +177,23 @@ impl Plan {
         !self.quick && self.filter.is_empty()
     }
 
-    /// The hot path against its baseline, when all tests run: its release build takes minutes, and most tests wait.
-    fn instructions(&self, tally: &mut Tally) -> Result<Vec<Job>, String> {
+    /// The hot path against its baseline, when all tests run. Its release build takes minutes, and what the machine does meanwhile does
+    /// not change a count.
+    fn instructions(&self, tally: &mut Tally) -> Result<Option<Job>, String> {
         if !self.runs_all() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         match ensure(CALLGRIND) {
             Err(complaint) if judges() => return Err(complaint),
             Err(complaint) => {
                 tally.not_run.push(format!("instructions: {complaint}"));
-                return Ok(Vec::new());
+                return Ok(None);
             }
             Ok(()) => {}
         }
         let mut count = again()?;
         count.args(["bench", "instructions"]);
-        Ok(vec![Job::new("instructions", patient(&count))])
+        Ok(Some(Job::new("instructions", patient(&count))))
     }
 }
 
@@ -260,12 +251,6 @@ impl Stage {
         tally.settle(ran)
     }
 }
-
-/// One job at a time.
-const ONE: Load = Load {
-    programs: 1,
-    tests: 1,
-};
 
 /// How long each stage took, and how busy the machine was. A stage that leaves processors idle may run beside another one.
 #[derive(Debug, Default)]
@@ -554,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_tested_beside_the_clients() {
+    fn packages_and_instructions_are_beside_the_clients() {
         let names = |arguments: &[&str], lacks| {
             let mut tally = Tally {
                 lacks,
@@ -567,26 +552,14 @@ mod tests {
                 (stage.load.programs, names.join(", "))
             })
         };
-        let all = "clients, package, kubernetes, upgrade";
+        let all = "clients, package, kubernetes, upgrade, instructions";
         assert_eq!(names(&[], vec![]), Some((2, all.to_owned())));
         // Controls: without root, without Redis, and where a part of the tests was asked for.
         let root = vec![Lack::new(ROOT, &[], "type: sudo")];
-        assert_eq!(names(&[], root), Some((2, "clients".to_owned())));
-        assert_eq!(names(&[], redis()), None);
+        let without_root = "clients, instructions";
+        assert_eq!(names(&[], root), Some((2, without_root.to_owned())));
+        assert_eq!(names(&[], redis()), Some((2, "instructions".to_owned())));
         assert_eq!(names(&["--quick"], vec![]), None);
-    }
-
-    #[test]
-    fn instructions_are_counted_when_all_tests_run() {
-        let counted = |arguments: &[&str]| {
-            let plan = Plan::parse(arguments).unwrap();
-            let jobs = plan.instructions(&mut Tally::default()).unwrap();
-            jobs.iter().map(Job::name).collect::<Vec<_>>().join(", ")
-        };
-        assert_eq!(counted(&[]), "instructions");
-        // Controls: where a part of the tests was asked for.
-        assert_eq!(counted(&["--quick"]), "");
-        assert_eq!(counted(&["--", "fence"]), "");
     }
 
     #[test]
