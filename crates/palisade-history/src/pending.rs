@@ -127,7 +127,7 @@ fn successor(event: &Event, later: &[Event]) -> Option<u64> {
     later.iter().find(succeeds).map(|next| next.token.get())
 }
 
-/// What a row takes beside its texts: itself, its key, its place in a map, and what the allocator adds.
+/// The memory of a row beside its texts: itself, its key, its place in a map, and what the allocator adds.
 const OVERHEAD: usize = 2 * size_of::<Row>();
 
 /// Rows, and their bytes, that wait for a commit.

@@ -26,7 +26,7 @@ struct Place {
     machine: Machine,
     ledger: Ledger,
     reader: Reader,
-    /// What its log has.
+    /// The events in its log.
     log: Vec<Event>,
     keys: u64,
     ms: u64,

@@ -27,11 +27,10 @@ use palisade_client::palisade::Palisade;
 use palisade_client::service::{AcquireRequest, Acquired, LockService, Under};
 use palisade_client::{Client, secs};
 use palisade_core::{ClientId, GrantRef, LockName, RequestId, Ttl};
+use palisade_instructions::Step;
 use palisade_proto::frames::{self, FrameBuilder};
 use palisade_proto::v1 as pb;
 use pb::reply::Outcome;
-
-type Step = fn(u64);
 
 const STEPS: [(&str, Step); 3] = [
     ("client-pair", pair),
@@ -43,14 +42,7 @@ const STEPS: [(&str, Step); 3] = [
 const IN_FLIGHT: u64 = 64;
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match &arguments[..] {
-        [step, times] if step != "--bench" => {
-            let (_, run) = STEPS.iter().find(|(name, _)| name == step).unwrap();
-            run(times.parse().unwrap());
-        }
-        _ => STEPS.iter().for_each(|(name, _)| println!("{name}")),
-    }
+    palisade_instructions::run(&STEPS);
 }
 
 fn pair(times: u64) {

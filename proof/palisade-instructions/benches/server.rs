@@ -26,14 +26,13 @@ use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockMode, LockName, Machine,
     RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
+use palisade_instructions::Step;
 use palisade_pipeline::Request;
 use palisade_pipeline::codec::{encode_command, encode_head};
 use palisade_pipeline::orderer::{Address, Moment, Orderer};
 use palisade_proto::borrowed;
 use palisade_proto::frames::{self, FrameBuilder};
 use palisade_proto::v1 as pb;
-
-type Step = fn(u64);
 
 const STEPS: [(&str, Step); 9] = [
     ("wire-in", wire_in),
@@ -48,14 +47,7 @@ const STEPS: [(&str, Step); 9] = [
 ];
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match &arguments[..] {
-        [step, times] if step != "--bench" => {
-            let (_, run) = STEPS.iter().find(|(name, _)| name == step).unwrap();
-            run(times.parse().unwrap());
-        }
-        _ => STEPS.iter().for_each(|(name, _)| println!("{name}")),
-    }
+    palisade_instructions::run(&STEPS);
 }
 
 fn key(number: u64) -> LeaseKey {

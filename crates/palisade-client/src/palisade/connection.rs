@@ -162,7 +162,8 @@ impl Connection {
         self.elsewhere = None;
         let (reply, mut answer) = oneshot::channel();
         let (asking, mut queue) = mpsc::unbounded_channel();
-        let _ = asking.send(QueuedRequest::new(request, reply));
+        let sent = asking.send(QueuedRequest::new(request, reply));
+        assert!(sent.is_ok(), "the receiver is in this function");
         tokio::select! {
             answer = &mut answer => answer.unwrap_or_else(|_| Err(wire::empty())),
             // The answer itself may have ended it.

@@ -233,6 +233,7 @@ impl Nodes {
             self.found.notify_waiters();
         });
         let found = pin!(self.found.notified());
+        // Whichever comes first ends the pause.
         let _ = before(&BootClock, missed.until, select(ask, found)).await;
     }
 

@@ -76,7 +76,8 @@ impl Gate {
     }
 
     pub(super) fn note_votes(&self, note: impl Fn() + Send + Sync + 'static) {
-        let _ = self.asks_for_vote.set(Box::new(note));
+        let set = self.asks_for_vote.set(Box::new(note));
+        assert!(set.is_ok(), "an engine notes its votes once");
     }
 
     pub(super) fn watch(&self, heard: impl Fn() -> Option<Duration> + Send + Sync + 'static) {

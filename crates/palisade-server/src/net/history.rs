@@ -64,7 +64,7 @@ enum Job {
     },
     /// A report of a refused write.
     Report(Box<QueuedReport>, oneshot::Sender<bool>),
-    /// What was taken is to be shown to readers.
+    /// Readers are to see everything taken.
     Show(oneshot::Sender<()>),
     /// Everything taken is to be on the disk, and the file is to be closed.
     Close(oneshot::Sender<()>),

@@ -104,7 +104,7 @@ fn odd_answer(at: &str, error: &Error) -> Finding {
     .next(next)
 }
 
-/// What its answers say in a form that this program does not know. Each of these parts is not looked at.
+/// The parts of its answers whose form this program does not know, and so does not judge.
 fn other_version(at: &str, answers: &NodeAnswers) -> Option<Finding> {
     let client = env!("CARGO_PKG_VERSION");
     let parts: Vec<&str> = answers

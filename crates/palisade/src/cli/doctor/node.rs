@@ -47,7 +47,7 @@ pub(super) struct NodeAnswers {
     pub(super) metrics: Result<Metrics, Error>,
     /// The version that it says it has, however strange its other answers are.
     pub(super) version: Option<String>,
-    /// What it answered in JSON that this program does not know: it may be of another version.
+    /// The questions that it answered in JSON of an unknown form: it may be of another version.
     pub(super) strange: Vec<&'static str>,
 }
 
