@@ -66,7 +66,7 @@ impl SupervisedJob<'_> {
     pub(super) async fn freeze(&mut self) {
         let began = BootClock.now();
         let mut frozen = Frozen {
-            job: StoppedJob::begin(self.children.group(), began),
+            job: StoppedJob::begin(self.children.group()),
             deadline: self.supervisor.deadline(),
             is_stopped: false,
             user_stopped: None,
@@ -145,7 +145,6 @@ impl Frozen<'_> {
         out: Out,
     ) -> Result<Option<Timestamp>, Kill> {
         let deadline = self.deadline;
-        let round = Span::from_nanos(deadline.since(BootClock.now()).as_nanos() / 4);
         loop {
             let (now, hold) = guard.state();
             match hold {
@@ -157,14 +156,15 @@ impl Frozen<'_> {
                 }
                 _ if now >= deadline && self.is_stopped => return Ok(None),
                 _ if now >= deadline => {
-                    return Err(Kill::because(
-                        "not all of its processes could be stopped before the deadline",
-                    ));
+                    return Err(Kill::because(format!(
+                        "not all of its processes could be stopped before the deadline: {}",
+                        self.job.unstopped()
+                    )));
                 }
                 _ => {}
             }
             if !self.is_stopped {
-                self.look(now, round)?;
+                self.look()?;
                 if self.is_stopped {
                     out.warning(&format!(
                         "{} was not renewed in time. The command is frozen ({} processes) until the authority acknowledges \
@@ -183,9 +183,9 @@ impl Frozen<'_> {
         }
     }
 
-    fn look(&mut self, now: Timestamp, round: Span) -> Result<(), Kill> {
+    fn look(&mut self) -> Result<(), Kill> {
         if !self.job.is_seen() {
-            self.job.insist(now, round);
+            self.job.insist();
             return Ok(());
         }
         let outside = self.job.numbers_outside();

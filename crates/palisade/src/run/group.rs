@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessRow {
     pub(super) pid: i32,
-    parent: i32,
+    pub(super) parent: i32,
     group: i32,
     session: i32,
     /// Every thread of it has ended, and it is not yet reaped.
@@ -91,12 +91,7 @@ impl Group {
     pub(super) fn names(self, watchdog: Option<Pid>) -> Vec<String> {
         let rows = processes().unwrap_or_default();
         let members = self.of(&rows, watchdog);
-        let few = members.iter().take(NAMED);
-        let mut names: Vec<String> = few.map(|row| name(row.pid)).collect();
-        if members.len() > NAMED {
-            names.push(format!("{} more", members.len() - NAMED));
-        }
-        names
+        named(&members)
     }
 
     fn raw(self) -> i32 {
@@ -112,6 +107,16 @@ impl Group {
             watchdog.map(|pid| pid.as_raw_nonzero().get()),
         )
     }
+}
+
+/// A few of the processes with their names, and the number of the others.
+pub(super) fn named(members: &[&ProcessRow]) -> Vec<String> {
+    let few = members.iter().take(NAMED);
+    let mut names: Vec<String> = few.map(|row| name(row.pid)).collect();
+    if members.len() > NAMED {
+        names.push(format!("{} more", members.len() - NAMED));
+    }
+    names
 }
 
 /// The name and number of a process, as ps(1) prints them.

@@ -117,7 +117,7 @@ impl RunGuard {
         }
     }
 
-    /// The time, and the state of the guard at that time.
+    /// The time, and the state of the guard at that time. A guard that is lost by its deadline is so at no earlier time.
     pub(super) fn state(&self) -> (Timestamp, GuardReport) {
         let (now, until) = (BootClock.now(), self.until());
         let held = match self {
@@ -126,12 +126,12 @@ impl RunGuard {
             }
             RunGuard::Tokenless { guard, .. } => guard.is_held(),
         };
-        let hold = if held {
-            GuardReport::Until(until)
+        if held {
+            (now, GuardReport::Until(until))
         } else {
-            GuardReport::Lost
-        };
-        (now, hold)
+            // Read again: the deadline may have come after the first reading.
+            (BootClock.now(), GuardReport::Lost)
+        }
     }
 
     /// Reads the clock first: a later reading would postpone the deadline.

@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use palisade_core::{Span, Timestamp};
 use rustix::process::Signal;
 
 use super::group::{self, Group, ProcessRow};
@@ -24,8 +23,8 @@ pub(super) struct StoppedJob {
     threads: Threads,
     /// The processes that somebody else had stopped before: they stay stopped.
     before: BTreeSet<i32>,
-    /// When this round of signals began.
-    round: Timestamp,
+    /// The processes with a thread that was in the kernel at the last look and the one before, and nowhere else between.
+    stuck: BTreeSet<i32>,
 }
 
 /// By the numbers of process and thread.
@@ -47,22 +46,31 @@ enum State {
     Runs,
 }
 
+impl Thread {
+    fn is_at_rest(&self) -> bool {
+        matches!(self.state, State::Stopped | State::Dead)
+    }
+}
+
+/// Whether every thread of a process has stopped.
+fn is_at_rest(threads: &Threads, pid: i32) -> bool {
+    let mut its = threads.range((pid, 0)..=(pid, i32::MAX));
+    its.all(|(_, thread)| thread.is_at_rest())
+}
+
 impl StoppedJob {
     /// Sends SIGSTOP to the whole job.
-    pub(super) fn begin(group: Group, now: Timestamp) -> StoppedJob {
+    pub(super) fn begin(group: Group) -> StoppedJob {
         let rows = list(group).unwrap_or_default();
         let threads = read(&rows);
-        let at_rest = |pid: i32| {
-            let mut its = threads.iter().filter(|((of, _), _)| *of == pid);
-            its.all(|(_, thread)| matches!(thread.state, State::Stopped | State::Dead))
-        };
-        let before = rows.iter().map(|row| row.pid).filter(|pid| at_rest(*pid));
+        let pids = rows.iter().map(|row| row.pid);
+        let before = pids.filter(|pid| is_at_rest(&threads, *pid));
         let stopped = StoppedJob {
             group,
             before: before.collect(),
+            stuck: BTreeSet::new(),
             threads: Threads::new(),
             rows,
-            round: now,
         };
         stopped.stop();
         stopped
@@ -74,21 +82,38 @@ impl StoppedJob {
             return false;
         };
         let threads = read(&rows);
-        let at_rest = |thread: &Thread| matches!(thread.state, State::Stopped | State::Dead);
-        let seen = threads.values().all(at_rest) && rows == self.rows && threads == self.threads;
+        let seen = threads.values().all(Thread::is_at_rest)
+            && rows == self.rows
+            && threads == self.threads;
+        let stayed = threads.iter().filter(|(at, thread)| {
+            thread.state == State::InKernel && self.threads.get(at) == Some(thread)
+        });
+        self.stuck = stayed.map(|((pid, _), _)| *pid).collect();
         (self.rows, self.threads) = (rows, threads);
         seen && !self.rows.is_empty()
     }
 
-    /// Sends SIGSTOP again, to what was started meanwhile. If a thread stays in the kernel for a whole `round`, the job
-    /// goes on for a moment instead: the thread may wait for a child that was stopped between vfork(2) and exec.
-    pub(super) fn insist(&mut self, now: Timestamp, round: Span) {
-        let waits = |thread: &Thread| thread.state == State::InKernel;
-        if now.since(self.round) > round && self.threads.values().any(waits) {
-            self.round = now;
-            return self.go_on(false);
+    /// Sends SIGSTOP again, to what was started meanwhile, but lets the children of a stuck process go on.
+    pub(super) fn insist(&self) {
+        if !self.rows.iter().any(|row| self.is_awaited(row)) {
+            return self.stop();
         }
-        self.stop();
+        for row in &self.rows {
+            if !self.is_awaited(row) {
+                row.signal(Signal::STOP);
+            } else if self.is_at_rest(row.pid) {
+                row.signal(Signal::CONT);
+            }
+        }
+    }
+
+    /// Whether a thread in the kernel may wait for this process to execute a program.
+    fn is_awaited(&self, row: &ProcessRow) -> bool {
+        self.stuck.contains(&row.parent) && !self.before.contains(&row.pid)
+    }
+
+    fn is_at_rest(&self, pid: i32) -> bool {
+        is_at_rest(&self.threads, pid)
     }
 
     fn stop(&self) {
@@ -120,6 +145,12 @@ impl StoppedJob {
                 row.signal(Signal::CONT);
             }
         }
+    }
+
+    /// The processes that are not stopped, for a message.
+    pub(super) fn unstopped(&self) -> String {
+        let rows = self.rows.iter().filter(|row| !self.is_at_rest(row.pid));
+        group::named(&rows.collect::<Vec<_>>()).join(", ")
     }
 
     /// How many processes it has.

@@ -3,6 +3,7 @@
 //! real time: these tests also pass beside busy loops (`cargo xtask test --loaded`).
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -10,8 +11,8 @@ use std::time::Duration;
 
 use crate::common::proxy::Proxy;
 use crate::common::{
-    Run, SOON, Server, exists, is_alive, is_stopped, living, now, palisade, send, stat, status,
-    stop, text, until_dead, until_in, until_time,
+    Run, SOON, Server, children, exists, is_alive, is_stopped, living, now, palisade, send, stat,
+    status, stop, text, until_dead, until_in, until_time,
 };
 use palisade_core::Timestamp;
 use rustix::process::Signal;
@@ -407,15 +408,56 @@ fn a_process_that_was_stopped_before_stays_stopped() {
     until("the job to go on", || !is_stopped(frozen.pids[0]));
     let on = now();
     until_time(after(on, ttl()));
-    let goes_on = is_alive(frozen.pids[0]);
-    if is_stopped(frozen.pids[1]) && goes_on {
-        return;
+    assert!(is_stopped(frozen.pids[1]) && is_alive(frozen.pids[0]));
+}
+
+/// A shell beside a process that waits in the kernel, for a child of posix_spawn(3) that opens one file after the other
+/// before it executes anything. The files are FIFOs: each waits for this test.
+#[test]
+fn a_child_that_takes_its_time_between_vfork_and_exec_is_waited_for() {
+    const FILES: u32 = 10;
+    let server = Server::start();
+    let job = format!(
+        "import os, time\n\
+         for number in range({FILES}): os.mkfifo(f'fifo.{{number}}')\n\
+         open('pids', 'a').write(f'{{os.getppid()}}\\n{{os.getpid()}}\\n')\n\
+         opens = [(os.POSIX_SPAWN_OPEN, 10 + it, f'fifo.{{it}}', os.O_RDONLY, 0) for it in range({FILES})]\n\
+         os.posix_spawn('/bin/sleep', ['sleep', '1000'], os.environ, file_actions=opens)\n\
+         time.sleep(1000)\n"
+    );
+    fs::write(server.file("spawn.py"), job).unwrap();
+    let lease = lease();
+    let lease: Vec<&str> = lease.iter().map(String::as_str).collect();
+    let shell = "python3 spawn.py & wait";
+    let run = server.run(&[&["job"][..], &lease, &FREEZE, &["--", "sh", "-c", shell]].concat());
+    let mut pids = server.pids("pids", 2);
+    until("the parent to wait", || {
+        stat(pids[1]).unwrap().state == 'D' && children(pids[1]).len() == 1
+    });
+    pids.extend(children(pids[1]));
+    let last = now();
+    stop(server.pid());
+    until("the shell to be stopped", || is_stopped(pids[0]));
+    for number in 0..FILES {
+        // More than one look takes.
+        until_time(after(now(), ttl() / 100));
+        let fifo = server.file(&format!("fifo.{number}"));
+        let mut open = fs::OpenOptions::new();
+        open.write(true)
+            .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+        until("the child to open a file", || open.open(&fifo).is_ok());
     }
-    let states = frozen.pids.iter().map(|pid| stat(*pid).map(|it| it.state));
-    let states: Vec<_> = states.collect();
-    frozen.run.send(Signal::KILL);
-    let said = text(&frozen.run.end().stderr);
-    panic!("the first process goes on: {goes_on}, all of them: {states:?}; palisade said: {said}");
+    assert!(now() < deadline(last).0, "this machine is too slow");
+    until("every process to be stopped", || {
+        pids.iter().all(|pid| is_stopped(*pid))
+    });
+    until_time(deadline(last).1);
+    assert_eq!(living(&pids), pids);
+    send(server.pid(), Signal::CONT);
+    until("every process to go on", || {
+        !pids.iter().any(|pid| is_stopped(*pid))
+    });
+    drop(run);
 }
 
 /// Its first process waits for a child that vfork(2) has started and that never executes anything: no signal stops it.

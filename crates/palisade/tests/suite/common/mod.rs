@@ -219,8 +219,15 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
+        if let Some(mut child) = self.child.take() {
             let _ = child.kill();
+            if std::thread::panicking() {
+                // A test that fails says what the command had said; what is still in its job dies with it.
+                if let Ok(output) = child.wait_with_output() {
+                    eprintln!("palisade run had said: {}", text(&output.stderr));
+                }
+                return;
+            }
             let _ = child.wait();
         }
     }
@@ -230,7 +237,7 @@ pub(crate) fn is_watchdog(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("watchdog"))
 }
 
-fn children(parent: i32) -> Vec<i32> {
+pub(crate) fn children(parent: i32) -> Vec<i32> {
     let entries = fs::read_dir("/proc")
         .unwrap()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
