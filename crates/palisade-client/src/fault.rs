@@ -35,10 +35,10 @@ pub enum Fault {
 ///
 /// Two reasons are equal if they print the same.
 #[derive(Clone)]
-pub struct Reason(Box<Why>);
+pub struct Reason(Box<ReasonText>);
 
 #[derive(Clone)]
-struct Why {
+struct ReasonText {
     /// Empty if the source alone is the reason.
     words: Box<str>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
@@ -49,7 +49,7 @@ struct Why {
 impl Reason {
     /// Creates a reason from words that say what happened, and to what.
     pub fn new(words: impl Into<Box<str>>) -> Reason {
-        Reason(Box::new(Why {
+        Reason(Box::new(ReasonText {
             words: words.into(),
             source: None,
             quotes: false,

@@ -15,7 +15,8 @@ use palisade_core::{
     AuthorityId, Event, GrantRef, Limits, LockName, LockView, Machine, RequestId, Span, Token, Ttl,
 };
 use palisade_pipeline::{
-    self as pipeline, Answer, Forgetful, Handle, Heard, Identity, Listener, News, Request, Start,
+    self as pipeline, Answer, Forgetful, Handle, Heard, Identity, Listener, News, PipelineStart,
+    Request,
 };
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -63,7 +64,7 @@ impl InProcess {
     }
 
     fn in_memory(manual_clock: bool) -> Result<InProcess, Fault> {
-        let start = Start {
+        let start = PipelineStart {
             identity: identity()?,
             machine: Machine::new(pipeline::seed()),
             log: Box::new(Forgetful),

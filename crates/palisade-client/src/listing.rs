@@ -15,10 +15,10 @@ pub struct Listing {
     core: Arc<Core>,
     prefix: Box<str>,
     page: std::vec::IntoIter<LockView>,
-    next: Next,
+    next: NextListing,
 }
 
-enum Next {
+enum NextListing {
     Page(Option<Cursor>),
     Complete,
 }
@@ -29,7 +29,7 @@ impl Listing {
             core,
             prefix: prefix.into(),
             page: Vec::new().into_iter(),
-            next: Next::Page(None),
+            next: NextListing::Page(None),
         }
     }
 
@@ -42,13 +42,13 @@ impl Listing {
             if let Some(lock) = self.page.next() {
                 return Ok(Some(lock));
             }
-            let Next::Page(cursor) = &self.next else {
+            let NextListing::Page(cursor) = &self.next else {
                 return Ok(None);
             };
             let page = self.fetch(cursor.clone()).await?;
-            self.next = page
-                .next
-                .map_or(Next::Complete, |cursor| Next::Page(Some(cursor)));
+            self.next = page.next.map_or(NextListing::Complete, |cursor| {
+                NextListing::Page(Some(cursor))
+            });
             self.page = page.locks.into_iter();
         }
     }

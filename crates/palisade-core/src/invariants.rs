@@ -9,7 +9,7 @@ use crate::command::{LockMode, Under};
 use crate::limits;
 use crate::machine::Machine;
 use crate::machine::grant::GrantSlot;
-use crate::machine::record::{Role, Waiter};
+use crate::machine::record::{Waiter, WaiterRole};
 use crate::machine::slab::{ShareSlot, WaiterSlot};
 use crate::machine::wheel::is_due;
 use crate::options::GrantOptions;
@@ -138,7 +138,7 @@ fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
     let orphan_is_first = |lock| {
         let first = tables.queue_of(lock).next();
         let first = first.map(|first| &tables.waiters[first]);
-        first.is_some_and(|first| first.orphan.is_some() || first.role != Role::Alone)
+        first.is_some_and(|first| first.orphan.is_some() || first.role != WaiterRole::Alone)
     };
     grants.all(|(_, grant)| tables.leases.get(grant.lease()).is_some())
         && tables
@@ -269,7 +269,7 @@ fn due_in_line(machine: &Machine) -> bool {
     let waits: BTreeSet<_> = tables
         .waiters
         .iter()
-        .filter(|(_, waiter)| waiter.role != Role::Other && is_due(waiter.ends(), now))
+        .filter(|(_, waiter)| waiter.role != WaiterRole::Other && is_due(waiter.ends(), now))
         .map(|(slot, waiter)| (waiter.ends(), waiter.arrival, slot))
         .collect();
     let (lease_line, wait_line) = (tables.lease_timers.in_line(), tables.wait_timers.in_line());
@@ -311,7 +311,7 @@ fn indexes_agree(machine: &Machine) -> bool {
             .all(|(slot, lease)| tables.find_lease(&lease.key) == Some(slot))
         && tables.waiters.iter().all(|(slot, waiter)| {
             let found = match (waiter.role, tables.sets.get(&waiter.arrival)) {
-                (Role::Other, Some(parts)) => parts[0],
+                (WaiterRole::Other, Some(parts)) => parts[0],
                 _ => slot,
             };
             tables.find_waiter(tables.principal_of(waiter.client), &waiter.request) == Some(found)
@@ -322,7 +322,7 @@ fn sets_wait_together(machine: &Machine) -> bool {
     let tables = &machine.tables;
     let waiters = tables.waiters.iter();
     let parts = waiters
-        .filter(|(_, waiter)| waiter.role != Role::Alone)
+        .filter(|(_, waiter)| waiter.role != WaiterRole::Alone)
         .count();
     parts == tables.sets.values().map(|parts| parts.len()).sum::<usize>()
         && tables.sets.iter().all(|(arrival, parts)| {
@@ -337,7 +337,7 @@ fn sets_wait_together(machine: &Machine) -> bool {
                 waiter.arrival == *arrival
                     && asked(waiter) == asked(first)
                     && (waiter.mode, waiter.options) == (LockMode::Exclusive, GrantOptions::NONE)
-                    && (waiter.role == Role::First) == (*part == parts[0])
+                    && (waiter.role == WaiterRole::First) == (*part == parts[0])
                     && (waiter.metadata.is_none() || *part == parts[0])
             };
             let name = |part: &WaiterSlot| &tables.locks[tables.waiters[*part].lock].name;

@@ -14,7 +14,7 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, TxOpts};
 use palisade_core::Token;
 use palisade_fence::files::Folder;
-use palisade_fence::{Change, Write, mysql, postgres, redis as fence, rejection};
+use palisade_fence::{Edit, Write, mysql, postgres, redis as fence, rejection};
 use tokio_postgres::NoTls;
 
 type AnyError = Box<dyn std::error::Error>;
@@ -140,7 +140,7 @@ impl Adder {
             return Ok(String::from_utf8(read.unwrap_or_else(|| b"0".to_vec()))?);
         };
         let number = number.to_string();
-        folder.write(token, Write::new("/total", Change::Put(number.as_bytes())))?;
+        folder.write(token, Write::new("/total", Edit::Put(number.as_bytes())))?;
         Ok("written".to_owned())
     }
 

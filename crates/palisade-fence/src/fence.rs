@@ -42,7 +42,7 @@ pub trait Fence: Send + Sync {
     fn write_tokenless(
         &self,
         key: &str,
-        change: Change<'_>,
+        change: Edit<'_>,
     ) -> impl Future<Output = Result<Admitted<()>>> + Send;
 
     /// Reads without a token, for observers. It is never rejected, and proves nothing: a write must not depend on it.
@@ -55,7 +55,7 @@ pub struct Write<'a> {
     /// The key to change.
     pub key: &'a str,
     /// The change.
-    pub change: Change<'a>,
+    pub change: Edit<'a>,
     /// Its number among the writes of this grant, which makes a repeat safe (rule F5).
     pub sequence: Option<Sequence>,
 }
@@ -63,7 +63,7 @@ pub struct Write<'a> {
 impl<'a> Write<'a> {
     /// Creates a write without a number.
     #[must_use]
-    pub const fn new(key: &'a str, change: Change<'a>) -> Write<'a> {
+    pub const fn new(key: &'a str, change: Edit<'a>) -> Write<'a> {
         Write {
             key,
             change,
@@ -83,7 +83,7 @@ impl<'a> Write<'a> {
 
 /// The effect of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum Edit<'a> {
     /// Replaces the bytes under the key with these.
     Put(&'a [u8]),
     /// Appends these bytes to the existing ones.

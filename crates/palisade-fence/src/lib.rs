@@ -159,7 +159,7 @@ pub use admin::{Admin, Door, FencedTable, Listed};
 pub use admitted::Admitted;
 pub use claimed::{Claimed, enter, enter_all};
 pub use error::{Error, ErrorKind, Result, rejection};
-pub use fence::{Change, Fence, Write};
+pub use fence::{Edit, Fence, Write};
 #[cfg(any(feature = "files", feature = "sqlite"))]
 pub use lock_holder::LockHolder;
 pub use name::{Invalid, ObjectPath, PathFault, ResourceId};

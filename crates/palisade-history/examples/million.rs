@@ -11,7 +11,7 @@ use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, Event, GrantRef, LeaseKey, LockName, Machine,
     Principal, RequestId, Timestamp, Ttl, Under, WallTime,
 };
-use palisade_history::{Bounds, Ledger, Owner, Query, Why};
+use palisade_history::{Bounds, GapReason, Ledger, LedgerOwner, Query};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -27,7 +27,7 @@ fn main() -> Result<(), Failure> {
     };
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("history.redb");
-    let owner = Owner {
+    let owner = LedgerOwner {
         authority: "one".into(),
         incarnation: "one".into(),
     };
@@ -38,7 +38,7 @@ fn main() -> Result<(), Failure> {
         pair(&mut machine, n, &mut events)?;
         if events.len() >= 128 || n + 1 == grants {
             let begun = Instant::now();
-            ledger.take(&events, Why::LogDropped, n);
+            ledger.take(&events, GapReason::LogDropped, n);
             events.clear();
             if ledger.is_full() || n + 1 == grants {
                 ledger.commit(n, n + 1 == grants)?;

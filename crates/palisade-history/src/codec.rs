@@ -68,7 +68,7 @@ pub(crate) fn take_number(from: &mut &[u8]) -> Option<u64> {
 }
 
 /// A token, and the revision of the end. Of one lock they are in the order of tokens.
-pub(crate) type Place = (u64, u64);
+pub(crate) type EndPlace = (u64, u64);
 
 /// The rows of a page, the oldest end first, each with its revision.
 pub(crate) struct Rows<'a> {
@@ -115,7 +115,7 @@ pub(crate) fn last_of(key: u64, page: &[u8]) -> u64 {
 }
 
 /// The places of a run.
-pub(crate) fn run((token, revision): Place, mut rest: &[u8]) -> Vec<Place> {
+pub(crate) fn run((token, revision): EndPlace, mut rest: &[u8]) -> Vec<EndPlace> {
     let mut places = vec![(token, revision)];
     let (mut token, mut revision) = (token, revision);
     while let (Some(further), Some(zigzag)) = (take_number(&mut rest), take_number(&mut rest)) {
@@ -128,7 +128,7 @@ pub(crate) fn run((token, revision): Place, mut rest: &[u8]) -> Vec<Place> {
 
 /// A run's key has its first place. Each other one has the distance of its token from the one before it, and the same of its
 /// revision, which may be negative (zigzag).
-pub(crate) fn encode_run((mut token, mut revision): Place, others: &[Place]) -> Vec<u8> {
+pub(crate) fn encode_run((mut token, mut revision): EndPlace, others: &[EndPlace]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(others.len() * 4);
     for place in others {
         push_number(&mut bytes, place.0.wrapping_sub(token));

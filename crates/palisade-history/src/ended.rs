@@ -12,7 +12,7 @@ use redb::{
 };
 
 use crate::codec::{
-    FRAME, Place, Rows, decode, encode, encode_into, encode_run, last_of, push_row, run,
+    EndPlace, FRAME, Rows, decode, encode, encode_into, encode_run, last_of, push_row, run,
 };
 use crate::ledger::{Bounds, Error, LATE, REFUSED};
 use crate::row::Row;
@@ -55,8 +55,8 @@ impl<'a, T: ReadableTable<u64, &'static [u8]>> Lookup<'a, T> {
 pub(crate) fn places<T: ReadableTable<RunKey, &'static [u8]>>(
     by_lock: &T,
     lock: &str,
-    within: RangeInclusive<Place>,
-) -> Result<impl Iterator<Item = Result<Place, Error>>, Error> {
+    within: RangeInclusive<EndPlace>,
+) -> Result<impl Iterator<Item = Result<EndPlace, Error>>, Error> {
     let (first, last) = within.into_inner();
     let runs = by_lock.range((lock, 0, 0)..=(lock, last.0, last.1))?.rev();
     let places = runs.flat_map(|entry| {
@@ -76,7 +76,7 @@ type RunKey = (&'static str, u64, u64);
 fn run_of(
     key: &AccessGuard<'_, RunKey>,
     rest: &AccessGuard<'_, &'static [u8]>,
-) -> (Place, Vec<Place>) {
+) -> (EndPlace, Vec<EndPlace>) {
     let (_, token, revision) = key.value();
     ((token, revision), run((token, revision), rest.value()))
 }
@@ -100,7 +100,7 @@ pub(crate) struct Ended<'t> {
 }
 
 /// The places of rows, by their locks.
-pub(crate) type PlacesByLock<'a> = BTreeMap<&'a str, Vec<Place>>;
+pub(crate) type PlacesByLock<'a> = BTreeMap<&'a str, Vec<EndPlace>>;
 
 impl<'t> Ended<'t> {
     pub(crate) fn open(write: &'t WriteTransaction, size: Size) -> Result<Ended<'t>, Error> {
@@ -165,15 +165,15 @@ impl<'t> Ended<'t> {
     fn run_before(
         &self,
         lock: &str,
-        (token, revision): Place,
-    ) -> Result<Option<(Place, Vec<Place>)>, Error> {
+        (token, revision): EndPlace,
+    ) -> Result<Option<(EndPlace, Vec<EndPlace>)>, Error> {
         let mut runs = self.by_lock.range((lock, 0, 0)..=(lock, token, revision))?;
         let run = runs.next_back().transpose()?;
         Ok(run.map(|(key, rest)| run_of(&key, &rest)))
     }
 
     /// Adds places, which are sorted, to the runs of their lock.
-    fn index(&mut self, lock: &str, mut places: &[Place]) -> Result<(), Error> {
+    fn index(&mut self, lock: &str, mut places: &[EndPlace]) -> Result<(), Error> {
         while let Some(&first) = places.first() {
             let last_run = self.run_before(lock, (u64::MAX, u64::MAX))?;
             // Nearly always the last one.
@@ -188,7 +188,7 @@ impl<'t> Ended<'t> {
                         let (_, token, revision) = key.value();
                         (token, revision)
                     });
-                    let is_before = |place: &Place| next.is_none_or(|next| *place < next);
+                    let is_before = |place: &EndPlace| next.is_none_or(|next| *place < next);
                     (
                         self.run_before(lock, first)?,
                         places.partition_point(is_before),
@@ -216,7 +216,7 @@ impl<'t> Ended<'t> {
         Ok(())
     }
 
-    fn write_run(&mut self, lock: &str, run: &[Place]) -> Result<(), Error> {
+    fn write_run(&mut self, lock: &str, run: &[EndPlace]) -> Result<(), Error> {
         let Some((&(first_token, first_revision), others)) = run.split_first() else {
             return Ok(());
         };
@@ -227,7 +227,7 @@ impl<'t> Ended<'t> {
     }
 
     /// Removes places, which are sorted, from the runs of their lock.
-    fn unindex(&mut self, lock: &str, mut places: &[Place]) -> Result<(), Error> {
+    fn unindex(&mut self, lock: &str, mut places: &[EndPlace]) -> Result<(), Error> {
         while let Some(&first) = places.first() {
             let Some((key, run)) = self.run_before(lock, first)? else {
                 places = &places[1..];
@@ -237,8 +237,8 @@ impl<'t> Ended<'t> {
             let (mine, rest) = places.split_at(count.max(1));
             places = rest;
             self.by_lock.remove((lock, key.0, key.1))?;
-            let stays = |place: &Place| mine.binary_search(place).is_err();
-            let rest: Vec<Place> = run.into_iter().filter(stays).collect();
+            let stays = |place: &EndPlace| mine.binary_search(place).is_err();
+            let rest: Vec<EndPlace> = run.into_iter().filter(stays).collect();
             self.write_run(lock, &rest)?;
         }
         Ok(())
@@ -289,7 +289,7 @@ impl<'t> Ended<'t> {
         let age = u64::try_from(bounds.age.as_millis()).unwrap_or(u64::MAX);
         let oldest = now_ms.saturating_sub(age);
         let is_old = |row: &Row| row.end.as_ref().is_none_or(|end| end.at_ms < oldest);
-        let mut removed: Vec<(String, Place)> = Vec::new();
+        let mut removed: Vec<(String, EndPlace)> = Vec::new();
         while removed.len() < TRIMMED_AT_ONCE {
             let Some((key, page)) = self
                 .ended

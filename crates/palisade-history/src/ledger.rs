@@ -16,9 +16,9 @@ use redb::{
 
 use crate::codec::{FORMAT, decode, encode};
 use crate::ended::{BY_LOCK, ENDED, Ended, PlacesByLock, Size, cost, note, places};
-use crate::pending::Pending;
+use crate::pending::PendingRows;
 use crate::reader::Reader;
-use crate::row::{End, Gap, How, Refusal, Row, Why};
+use crate::row::{End, Gap, GapReason, How, LateRefusal, Row};
 
 /// Grants that last, by lock and number.
 pub(crate) const OPEN: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("open");
@@ -66,7 +66,7 @@ impl<E: Into<redb::Error>> From<E> for Error {
 
 /// An authority, as a history knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct LedgerOwner {
     /// Its identity, for its whole life.
     pub authority: String,
     /// Changes with every restore.
@@ -79,7 +79,7 @@ pub struct Owner {
 pub struct Ledger {
     db: Arc<Database>,
     bounds: Bounds,
-    pending: Pending,
+    pending: PendingRows,
     /// Of the grants that ended.
     size: Size,
     refusals: u64,
@@ -99,7 +99,7 @@ impl Ledger {
     ///
     /// # Errors
     /// If it cannot be read or written.
-    pub fn open(path: &Path, owner: &Owner, bounds: Bounds) -> Result<Ledger, Error> {
+    pub fn open(path: &Path, owner: &LedgerOwner, bounds: Bounds) -> Result<Ledger, Error> {
         let mut set_aside = None;
         let (db, restored) = match usable(path, owner)? {
             Some(usable) => usable,
@@ -137,7 +137,7 @@ impl Ledger {
         let mut ledger = Ledger {
             db: Arc::new(db),
             bounds,
-            pending: Pending::after(last),
+            pending: PendingRows::after(last),
             size,
             refusals,
             gaps: Vec::new(),
@@ -151,7 +151,7 @@ impl Ledger {
     }
 
     /// The doubt of a restored authority and its new incarnation are written together.
-    fn note_owner(&mut self, owner: &Owner) -> Result<(), Error> {
+    fn note_owner(&mut self, owner: &LedgerOwner) -> Result<(), Error> {
         let write = self.db.begin_write()?;
         {
             write.open_table(FACTS)?.insert("doubt", self.doubt())?;
@@ -225,7 +225,7 @@ impl Ledger {
     }
 
     /// Takes a batch. Events up to [`last`](Ledger::last) are skipped; a jump in the revisions is a gap.
-    pub fn take(&mut self, batch: &[Event], why: Why, now_ms: u64) {
+    pub fn take(&mut self, batch: &[Event], why: GapReason, now_ms: u64) {
         let last = self.pending.last;
         if let Some(first) = batch.iter().find(|event| event.revision > last) {
             self.miss(first.revision - 1, why, now_ms);
@@ -234,7 +234,7 @@ impl Ledger {
     }
 
     /// Everything up to this revision that was not taken is missing.
-    pub fn miss(&mut self, upto: u64, why: Why, now_ms: u64) {
+    pub fn miss(&mut self, upto: u64, why: GapReason, now_ms: u64) {
         let from = self.pending.last + 1;
         if upto < from {
             return;
@@ -247,7 +247,7 @@ impl Ledger {
         });
         self.pending.last = upto;
         // The history of a new authority misses nothing that it ever showed.
-        self.doubt |= why != Why::New;
+        self.doubt |= why != GapReason::New;
     }
 
     /// Writes what was taken, and removes what is over the bounds. `durable`: it then survives a crash of the machine.
@@ -322,7 +322,12 @@ impl Ledger {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn refused(&mut self, lock: &str, token: u64, refusal: &Refusal) -> Result<bool, Error> {
+    pub fn refused(
+        &mut self,
+        lock: &str,
+        token: u64,
+        refusal: &LateRefusal,
+    ) -> Result<bool, Error> {
         if !self.knows(lock, token)? {
             return Ok(false);
         }
@@ -338,10 +343,10 @@ impl Ledger {
             for entry in refused.range((lock, token, 0)..=(lock, token, u64::MAX))? {
                 let (key, value) = entry?;
                 count += 1;
-                let Some(known) = decode::<Refusal>(value.value()) else {
+                let Some(known) = decode::<LateRefusal>(value.value()) else {
                     continue;
                 };
-                let same = |it: &Refusal| {
+                let same = |it: &LateRefusal| {
                     (&it.resource, &it.operation, it.by)
                         == (&refusal.resource, &refusal.operation, refusal.by)
                 };
@@ -352,7 +357,7 @@ impl Ledger {
             }
             match alike {
                 Some((at, known)) => {
-                    let more = Refusal {
+                    let more = LateRefusal {
                         times: known.times.saturating_add(refusal.times),
                         highest: known.highest.max(refusal.highest),
                         ..known
@@ -475,7 +480,7 @@ fn row_at(found: Option<redb::AccessGuard<'_, &[u8]>>) -> Option<Row> {
 }
 
 /// The file, and whether its authority was restored since. `None`: it is damaged, or not of this authority and format.
-fn usable(path: &Path, owner: &Owner) -> Result<Option<(Database, bool)>, Error> {
+fn usable(path: &Path, owner: &LedgerOwner) -> Result<Option<(Database, bool)>, Error> {
     let db = match create(path) {
         Ok(db) => db,
         Err(error) if is_damage(&error) => return Ok(None),

@@ -23,7 +23,7 @@ mod row;
 #[cfg(test)]
 mod tests;
 
-pub use ledger::{Bounds, Error, Ledger, Owner};
-pub use look::{Look, look};
+pub use ledger::{Bounds, Error, Ledger, LedgerOwner};
+pub use look::{HistorySummary, look};
 pub use reader::{Cursor, Page, Query, Reader};
-pub use row::{End, Gap, How, Mode, Refusal, Row, Why};
+pub use row::{End, Gap, GapReason, HoldMode, How, LateRefusal, Row};

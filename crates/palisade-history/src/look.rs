@@ -10,7 +10,7 @@ use crate::row::Gap;
 
 /// The contents of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct HistorySummary {
     /// The number of the last event in it.
     pub last: u64,
     /// Grants that lasted when it was written.
@@ -28,12 +28,12 @@ pub struct Look {
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn look(path: &Path) -> Result<Look, Error> {
+pub fn look(path: &Path) -> Result<HistorySummary, Error> {
     let read = Database::builder().open_read_only(path)?.begin_read()?;
     let facts = read.open_table(FACTS)?;
     let gaps = read.open_table(GAPS)?;
     let latest = gaps.last()?;
-    Ok(Look {
+    Ok(HistorySummary {
         last: facts.get("last")?.map_or(0, |value| value.value()),
         lasting: read.open_table(OPEN)?.len()?,
         ended: facts.get("ended")?.map_or(0, |value| value.value()),

@@ -11,7 +11,7 @@ pub(crate) type Key = (LockName, u64);
 
 /// Rows and changes of rows, in memory.
 #[derive(Debug, Default)]
-pub(crate) struct Pending {
+pub(crate) struct PendingRows {
     /// Grants that began since the last commit and last.
     pub(crate) begun: BTreeMap<Key, Row>,
     /// Metadata of grants that began before it.
@@ -24,12 +24,12 @@ pub(crate) struct Pending {
     bytes: usize,
 }
 
-impl Pending {
+impl PendingRows {
     /// With nothing behind this revision.
-    pub(crate) fn after(last: u64) -> Pending {
-        Pending {
+    pub(crate) fn after(last: u64) -> PendingRows {
+        PendingRows {
             last,
-            ..Pending::default()
+            ..PendingRows::default()
         }
     }
 

@@ -7,7 +7,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _}
 use crate::codec::{Rows, decode};
 use crate::ended::{BY_LOCK, ENDED, Lookup, places};
 use crate::ledger::{Error, GAPS, LATE, OPEN, READERS, REFUSED};
-use crate::row::{Gap, Mode, Refusal, Row};
+use crate::row::{Gap, HoldMode, LateRefusal, Row};
 
 /// Reads what is committed. Each page is one consistent view, and stops no writer.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub enum Cursor {
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     /// The grants, each with its refused writes.
-    pub rows: Vec<(Row, Vec<Refusal>)>,
+    pub rows: Vec<(Row, Vec<LateRefusal>)>,
     /// The `after` of the next page; none if this is the last one.
     pub next: Option<Cursor>,
     /// Changes that the history lacks, over all locks.
@@ -164,7 +164,7 @@ impl Query {
     /// Whether it ended more than a day before the time that is asked for, and so did all that come after it: they are in
     /// the order of their ends, and the wall clock hardly goes back. Permits of one semaphore are in no such order.
     fn is_long_before(&self, row: &Row) -> bool {
-        if self.lock.is_some() && row.mode == Mode::Permits {
+        if self.lock.is_some() && row.mode == HoldMode::Permits {
             return false;
         }
         let ended = row.end.as_ref().map(|end| end.at_ms.saturating_add(DAY_MS));
@@ -262,12 +262,12 @@ fn latest_first(key: u64, page: &[u8], last: u64) -> Vec<(u64, Option<Row>)> {
     rows
 }
 
-fn with_refusals(read: &ReadTransaction, row: Row) -> Result<(Row, Vec<Refusal>), Error> {
+fn with_refusals(read: &ReadTransaction, row: Row) -> Result<(Row, Vec<LateRefusal>), Error> {
     let refused = read.open_table(REFUSED)?;
     let mut refusals = Vec::new();
     let of = (row.lock.as_str(), row.token, 0)..=(row.lock.as_str(), row.token, u64::MAX);
     for entry in refused.range(of)? {
-        refusals.extend(decode::<Refusal>(entry?.1.value()));
+        refusals.extend(decode::<LateRefusal>(entry?.1.value()));
     }
     Ok((row, refusals))
 }

@@ -14,7 +14,7 @@ pub struct Row {
     /// The lock.
     pub lock: String,
     /// How it was held.
-    pub mode: Mode,
+    pub mode: HoldMode,
     /// The slots of a semaphore, a bit for each.
     pub slots: u64,
     /// The client id.
@@ -35,7 +35,7 @@ pub struct Row {
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mode {
+pub enum HoldMode {
     /// By one client alone.
     Exclusive,
     /// By readers.
@@ -108,7 +108,7 @@ impl From<Ending> for How {
 
 /// A late write: a resource refused it because a newer holder had claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct LateRefusal {
     /// When the authority heard of it, the first time.
     pub at_ms: u64,
     /// The resource that refused.
@@ -133,12 +133,12 @@ pub struct Gap {
     /// When the gap was found.
     pub found_ms: u64,
     /// Why.
-    pub why: Why,
+    pub why: GapReason,
 }
 
 /// Why changes are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Why {
+pub enum GapReason {
     /// The history begins here.
     New,
     /// The history missed them, and the log no longer has them: a snapshot took their place.
@@ -155,9 +155,9 @@ impl Row {
     /// The grant that an event is about, as far as the event knows it.
     pub(crate) fn of(event: &Event) -> Row {
         let mode = match (event.shared, event.slots.is_empty()) {
-            (Some(_), _) => Mode::Shared,
-            (None, true) => Mode::Exclusive,
-            (None, false) => Mode::Permits,
+            (Some(_), _) => HoldMode::Shared,
+            (None, true) => HoldMode::Exclusive,
+            (None, false) => HoldMode::Permits,
         };
         let (ttl_ms, waited_ms) = match event.change {
             Change::Granted { ttl } => {

@@ -13,7 +13,7 @@ use palisade_core::{
 
 use redb::{ReadableDatabase as _, ReadableTableMetadata as _};
 
-use crate::{Bounds, How, Ledger, Owner, Page, Query, Reader, Refusal, Row, Why};
+use crate::{Bounds, GapReason, How, LateRefusal, Ledger, LedgerOwner, Page, Query, Reader, Row};
 
 const FILE: &str = "history.redb";
 
@@ -22,7 +22,7 @@ const BEGINNING: u64 = 1_779_530_400_000;
 const ADA: Principal = Principal::from_bytes([7; 16]);
 
 /// An authority whose events are taken.
-struct Place {
+struct TestAuthority {
     machine: Machine,
     ledger: Ledger,
     reader: Reader,
@@ -33,15 +33,15 @@ struct Place {
     dir: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place::bounded(Bounds::DEFAULT)
+impl TestAuthority {
+    fn new() -> TestAuthority {
+        TestAuthority::bounded(Bounds::DEFAULT)
     }
 
-    fn bounded(bounds: Bounds) -> Place {
+    fn bounded(bounds: Bounds) -> TestAuthority {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(&dir.path().join(FILE), &owner("one", "a"), bounds).unwrap();
-        Place {
+        TestAuthority {
             machine: Machine::new(1),
             reader: ledger.reader(),
             ledger,
@@ -71,7 +71,7 @@ impl Place {
     fn apply(&mut self, by: Principal, command: Command) -> Outcome {
         let (outcome, events) = self.events(by, command);
         self.ledger
-            .take(&events, Why::LogDropped, BEGINNING + self.ms);
+            .take(&events, GapReason::LogDropped, BEGINNING + self.ms);
         self.log.extend(events);
         outcome
     }
@@ -120,8 +120,8 @@ impl Place {
     }
 
     /// Closes it, does something to its file, and opens it again.
-    fn reopen(self, owner: &Owner, meanwhile: impl FnOnce(&Path)) -> Place {
-        let Place {
+    fn reopen(self, owner: &LedgerOwner, meanwhile: impl FnOnce(&Path)) -> TestAuthority {
+        let TestAuthority {
             machine,
             ledger,
             reader,
@@ -135,7 +135,7 @@ impl Place {
         meanwhile(&dir.path().join(FILE));
         let ledger = Ledger::open(&dir.path().join(FILE), owner, bounds).unwrap();
         let reader = ledger.reader();
-        Place {
+        TestAuthority {
             machine,
             ledger,
             reader,
@@ -147,15 +147,15 @@ impl Place {
     }
 }
 
-fn owner(authority: &str, incarnation: &str) -> Owner {
-    Owner {
+fn owner(authority: &str, incarnation: &str) -> LedgerOwner {
+    LedgerOwner {
         authority: authority.into(),
         incarnation: incarnation.into(),
     }
 }
 
-fn refusal(operation: &str) -> Refusal {
-    Refusal {
+fn refusal(operation: &str) -> LateRefusal {
+    LateRefusal {
         at_ms: BEGINNING + 9_000,
         resource: "orders".into(),
         highest: 2,
@@ -169,7 +169,7 @@ fn refusal(operation: &str) -> Refusal {
 /// one; a file from before the index gets it.
 #[test]
 fn refused_writes_are_found_by_their_latest_report() {
-    let mut place = Place::new();
+    let mut place = TestAuthority::new();
     for lock in ["a", "b/1", "b/2", "none"] {
         place.acquire(lock, "x");
     }
@@ -188,7 +188,7 @@ fn refused_writes_are_found_by_their_latest_report() {
                 .unwrap()
         );
     }
-    let found = |place: &Place, prefix: &str, limit: usize| {
+    let found = |place: &TestAuthority, prefix: &str, limit: usize| {
         let mut query = Query {
             prefix: prefix.into(),
             refused: true,
@@ -239,7 +239,7 @@ fn refused_writes_are_found_by_their_latest_report() {
 #[test]
 fn a_grant_that_expired_and_its_late_write_are_told_whole() {
     for commit_between in [false, true] {
-        let mut place = Place::new();
+        let mut place = TestAuthority::new();
         place.acquire("orders", "a");
         if commit_between {
             place.commit();
@@ -285,7 +285,7 @@ fn a_grant_that_expired_and_its_late_write_are_told_whole() {
 
 #[test]
 fn a_revocation_names_the_operator_and_a_successor_is_named() {
-    let mut place = Place::new();
+    let mut place = TestAuthority::new();
     place.acquire("a", "x");
     place.acquire("a", "x");
     place.commit();
@@ -314,7 +314,7 @@ fn a_revocation_names_the_operator_and_a_successor_is_named() {
 /// The control is a report of a token that the history has.
 #[test]
 fn a_report_of_a_grant_that_nobody_had_is_not_taken_and_alike_ones_count() {
-    let mut place = Place::new();
+    let mut place = TestAuthority::new();
     place.acquire("a", "x");
     assert!(!place.ledger.refused("a", 7, &refusal("x")).unwrap());
     assert!(!place.ledger.refused("b", 1, &refusal("x")).unwrap());
@@ -338,7 +338,7 @@ fn a_report_of_a_grant_that_nobody_had_is_not_taken_and_alike_ones_count() {
 
 #[test]
 fn what_was_not_taken_is_a_gap_and_its_grants_are_told_as_far_as_their_ends_know_them() {
-    let mut place = Place::new();
+    let mut place = TestAuthority::new();
     let request = place.request("a", "x", None);
     place.events(ADA, request);
     place.ms = 1_000;
@@ -346,7 +346,7 @@ fn what_was_not_taken_is_a_gap_and_its_grants_are_told_as_far_as_their_ends_know
     place.commit();
     let page = place.page(&Query::default());
     let (gap, row) = (&page.gaps[0], &page.rows[0].0);
-    assert_eq!((gap.from, gap.to, gap.why), (1, 1, Why::LogDropped));
+    assert_eq!((gap.from, gap.to, gap.why), (1, 1, GapReason::LogDropped));
     assert_eq!(
         (row.granted_ms, row.waited_ms, row.ttl_ms),
         (BEGINNING, None, None)
@@ -356,7 +356,7 @@ fn what_was_not_taken_is_a_gap_and_its_grants_are_told_as_far_as_their_ends_know
 /// The control is the same look while the file is open.
 #[test]
 fn a_file_that_is_closed_is_looked_at_with_its_gaps_and_not_changed() {
-    let mut place = Place::new();
+    let mut place = TestAuthority::new();
     let request = place.request("a", "x", None);
     place.events(ADA, request);
     place.ms = 1_000;
@@ -364,7 +364,7 @@ fn a_file_that_is_closed_is_looked_at_with_its_gaps_and_not_changed() {
     place.acquire("b", "y");
     place.commit();
     assert!(crate::look(&place.dir.path().join(FILE)).is_err());
-    let mut look = crate::Look::default();
+    let mut look = crate::HistorySummary::default();
     let place = place.reopen(&owner("one", "a"), |file| {
         let before = fs::read(file).unwrap();
         look = crate::look(file).unwrap();
@@ -378,7 +378,7 @@ fn a_file_that_is_closed_is_looked_at_with_its_gaps_and_not_changed() {
 
 #[test]
 fn a_file_goes_on_where_it_stopped_and_one_of_another_authority_begins_anew() {
-    let mut place = Place::new();
+    let mut place = TestAuthority::new();
     place.acquire("a", "x");
     place.ledger.commit(BEGINNING, true).unwrap();
     let mut place = place.reopen(&owner("one", "a"), |file| {
@@ -400,7 +400,7 @@ fn a_file_goes_on_where_it_stopped_and_one_of_another_authority_begins_anew() {
 #[test]
 fn a_damaged_file_is_set_aside() {
     for damage in [false, true] {
-        let mut place = Place::new();
+        let mut place = TestAuthority::new();
         place.acquire("a", "x");
         place.ledger.commit(BEGINNING, true).unwrap();
         let place = place.reopen(&owner("one", "a"), |file| {
@@ -422,13 +422,13 @@ fn grants_that_ended_unseen_are_ended_when_the_authority_is_asked() {
         ("a", true, Some(How::Unseen)),
         ("b", false, Some(How::Restored)),
     ] {
-        let mut place = Place::new();
+        let mut place = TestAuthority::new();
         for lock in ["a", "b", "c"] {
             place.acquire(lock, "x");
         }
         place.commit();
         if gap {
-            place.ledger.miss(9, Why::TooFast, BEGINNING);
+            place.ledger.miss(9, GapReason::TooFast, BEGINNING);
         }
         place.ledger.commit(BEGINNING, true).unwrap();
         let place = place.reopen(&owner("one", incarnation), |_| {});
@@ -459,7 +459,7 @@ fn the_oldest_go_by_age_and_by_bytes_and_grants_that_last_stay() {
         age: Duration::from_secs(10),
         bytes: 2_000,
     };
-    let mut place = Place::bounded(bounds);
+    let mut place = TestAuthority::bounded(bounds);
     place.acquire("lasts", "x");
     for round in 0..100 {
         let lock = format!("lock-{round}");
@@ -479,7 +479,7 @@ fn the_oldest_go_by_age_and_by_bytes_and_grants_that_last_stay() {
 
 #[test]
 fn pages_join_without_a_row_lost_or_told_twice() {
-    let mut place = Place::new();
+    let mut place = TestAuthority::new();
     for round in 0..50 {
         place.ms = round;
         place.acquire("a", "x");
@@ -523,7 +523,7 @@ fn pages_join_without_a_row_lost_or_told_twice() {
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 fn the_history_of_a_lock_costs_the_same_beside_many_others() {
     let time = |others: u32| {
-        let mut place = Place::new();
+        let mut place = TestAuthority::new();
         place.acquire("mine", "x");
         place.acquire("mine", "x");
         for other in 0..others {

@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The clock that stamps the log.
 #[derive(Debug)]
-pub enum Clock {
+pub enum LogClock {
     /// CLOCK_BOOTTIME, which counts suspended time, resumed from where the log ended.
     Running(Running),
     /// Moves only when it is set. For tests of expiry in a user's own code.
@@ -19,11 +19,11 @@ pub struct Running {
     boot_then: u64,
 }
 
-impl Clock {
+impl LogClock {
     /// A clock that shows `at` now and runs.
     #[must_use]
-    pub fn running_from(at: Timestamp) -> Clock {
-        Clock::Running(Running {
+    pub fn running_from(at: Timestamp) -> LogClock {
+        LogClock::Running(Running {
             resumed_at: at,
             boot_then: boottime(),
         })
@@ -31,8 +31,8 @@ impl Clock {
 
     /// A clock that shows `at` until it is moved.
     #[must_use]
-    pub fn manual_from(at: Timestamp) -> Clock {
-        Clock::Manual(at)
+    pub fn manual_from(at: Timestamp) -> LogClock {
+        LogClock::Manual(at)
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -42,30 +42,30 @@ impl Clock {
     /// The time that it shows at this reading of [`boottime`].
     pub(super) fn at(&self, boottime: u64) -> Timestamp {
         match self {
-            Clock::Running(Running {
+            LogClock::Running(Running {
                 resumed_at,
                 boot_then,
             }) => resumed_at.after(Span::from_nanos(boottime.saturating_sub(*boot_then))),
-            Clock::Manual(now) => *now,
+            LogClock::Manual(now) => *now,
         }
     }
 
     /// The value of CLOCK_BOOTTIME when this clock showed `at`; `None` for a manual clock.
     pub(super) fn boottime_at(&self, at: Timestamp) -> Option<u64> {
         match self {
-            Clock::Running(running) => {
+            LogClock::Running(running) => {
                 let since = at.since(running.resumed_at).as_nanos();
                 Some(running.boot_then.saturating_add(since))
             }
-            Clock::Manual(_) => None,
+            LogClock::Manual(_) => None,
         }
     }
 
     /// Moves a manual clock; `None` if this one runs by itself.
     pub(super) fn advance(&mut self, by: Span) -> Option<Timestamp> {
         match self {
-            Clock::Running(_) => None,
-            Clock::Manual(now) => {
+            LogClock::Running(_) => None,
+            LogClock::Manual(now) => {
                 *now = now.after(by);
                 Some(*now)
             }
@@ -73,7 +73,7 @@ impl Clock {
     }
 
     pub(super) fn is_manual(&self) -> bool {
-        matches!(self, Clock::Manual(_))
+        matches!(self, LogClock::Manual(_))
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_running_clock_goes_on_from_where_it_was_and_is_not_moved() {
         let before = time(ClockId::Boottime);
-        let mut clock = Clock::running_from(at(5_000));
+        let mut clock = LogClock::running_from(at(5_000));
         let moves = (0..1_000_000).any(|_| clock.now() > at(5_000));
         assert!(moves);
         assert_eq!(clock.advance(Span::from_millis(1 << 30)), None);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_manual_clock_shows_what_it_was_set_to() {
-        let mut clock = Clock::manual_from(at(5_000));
+        let mut clock = LogClock::manual_from(at(5_000));
         assert_eq!(clock.now(), at(5_000));
         assert_eq!(clock.advance(Span::from_millis(7)), Some(at(5_007)));
         assert_eq!(clock.now(), at(5_007));

@@ -28,10 +28,10 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::clock::{Clock, ProcessorTime, boottime, wall};
+use super::clock::{LogClock, ProcessorTime, boottime, wall};
 use super::handle::{Locks, Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
-use super::orderer::{Address, Moment, Orderer, ROOM, Released};
+use super::orderer::{DurableOutput, Moment, Orderer, ROOM, ReplyAddress};
 use super::random;
 use super::replay;
 use super::request::{Answer, Asked, Failure, Operation, Request};
@@ -44,7 +44,7 @@ const ROUND: usize = 4_096;
 pub(super) struct Driver {
     round: Round<Asker>,
     log: Box<dyn Log>,
-    clock: Clock,
+    clock: LogClock,
     inbox: UnboundedReceiver<Message>,
     gathered: Arrived,
     shared: Arc<Shared>,
@@ -75,7 +75,7 @@ struct BegunMessage {
 /// The messages, as the loop takes them in.
 struct GatheredInbox<'a> {
     gathered: &'a mut Arrived,
-    clock: &'a Clock,
+    clock: &'a LogClock,
     stats: &'a Stats,
 }
 
@@ -95,7 +95,7 @@ enum ReplyTo {
     Session(Arc<Outbox>, u64),
 }
 
-impl Address for Asker {
+impl ReplyAddress for Asker {
     fn session(&self) -> Option<u64> {
         self.to.session()
     }
@@ -202,7 +202,7 @@ impl Driver {
     pub(super) fn new(
         machine: Machine,
         log: Box<dyn Log>,
-        clock: Clock,
+        clock: LogClock,
         inbox: UnboundedReceiver<Message>,
         shared: Arc<Shared>,
     ) -> Driver {
@@ -468,7 +468,7 @@ impl Driver {
         }
         let revision = self.round.machine().revision();
         let unclaimed = {
-            let Released { answers, events } = self.round.written();
+            let DurableOutput { answers, events } = self.round.written();
             if !events.as_slice().is_empty() {
                 self.shared.show(events.collect(), revision);
             }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use palisade_core::{Away, Command, Limits, Machine};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::clock::Clock;
+use super::clock::LogClock;
 use super::driver::{Driver, close, turn_away};
 use super::handle::{Message, Shared, Stopped};
 use super::log::{Log, LogError};
@@ -51,7 +51,7 @@ pub(super) async fn run(
             Ok(elected) => elected,
             Err(stopped) => break stopped,
         };
-        let clock = Clock::running_from(machine.now());
+        let clock = LogClock::running_from(machine.now());
         let mut driver = Driver::new(machine, log, clock, inbox, Arc::clone(&shared));
         let stopped = driver.lead(take_over(limits)).await;
         let (machine, log);

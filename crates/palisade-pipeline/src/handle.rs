@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::clock::boottime;
 use super::listening::{Listener, Listening};
 use super::random;
-use super::recent::{Recent, Since};
+use super::recent::{RecentEvents, Since};
 use super::request::{Answer, Asked, Failure, KeepsPlace, Request};
 use super::stats::{Stats, count_event, count_state};
 
@@ -46,7 +46,7 @@ pub(super) struct Shared {
     pub(super) stats: Stats,
     pub(super) events: broadcast::Sender<Arc<[Event]>>,
     pub(super) stopped: watch::Sender<Option<Stopped>>,
-    pub(super) recent: Recent,
+    pub(super) recent: RecentEvents,
     /// The latest revision, for watchers that wait for the next one.
     pub(super) news: watch::Sender<u64>,
     /// The holders that hear of their grants.
@@ -372,7 +372,7 @@ impl Shared {
             stats: Stats::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             stopped: watch::channel(None).0,
-            recent: Recent::new(revision),
+            recent: RecentEvents::new(revision),
             news: watch::channel(revision).0,
             listening: Arc::default(),
             leading: watch::channel(leading).0,

@@ -48,7 +48,7 @@ use palisade_core::{Away, Command, Limits, Machine, Span, Timestamp};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
-pub use clock::{Clock, Running};
+pub use clock::{LogClock, Running};
 pub use election::{Elected, Elections, take_over};
 pub use handle::{Answers, Handle, Identity, Leading, Session, Stopped};
 pub use listening::{Heard, Listener, News};
@@ -56,7 +56,7 @@ pub use log::{Forgetful, Log, LogError, Writable};
 pub use random::MARK;
 pub use recent::{Since, bytes_of};
 pub use request::{
-    Answer, Asked, Failure, KeepsPlace, Listened, Operation, Request, Status, Verdict,
+    Answer, Asked, Failure, KeepsPlace, Listened, MetricResult, Operation, Request, Status,
 };
 pub use stats::{Counter, Histogram, Stats, request_place};
 
@@ -64,7 +64,7 @@ use driver::Driver;
 use handle::{Message, Shared};
 
 /// The parts and settings that a pipeline starts with.
-pub struct Start {
+pub struct PipelineStart {
     /// Which authority this is.
     pub identity: Identity,
     /// The state its log ends in.
@@ -187,8 +187,8 @@ pub fn seed() -> u64 {
 ///
 /// # Errors
 /// If the log takes nothing, the operating system gives no thread, or an assertion fails ([`FailedAssertion`]).
-pub fn start(start: Start) -> io::Result<Pipeline> {
-    let Start {
+pub fn start(start: PipelineStart) -> io::Result<Pipeline> {
+    let PipelineStart {
         identity,
         machine,
         log,
@@ -199,9 +199,9 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     let last = machine.now();
     let resumed = returning.map_or(last, |returning| returning.clock(last));
     let clock = if manual_clock {
-        Clock::manual_from(resumed)
+        LogClock::manual_from(resumed)
     } else {
-        Clock::running_from(resumed)
+        LogClock::running_from(resumed)
     };
     let first = first_commands(returning, limits);
     let parts = Parts::new(identity, machine.revision(), Leading::Here)?;

@@ -7,7 +7,7 @@ use palisade_core::{Change, Event};
 
 /// A ring of durable events, bounded in number and in bytes; the oldest make room.
 #[derive(Debug)]
-pub(super) struct Recent(Mutex<EventRing>);
+pub(super) struct RecentEvents(Mutex<EventRing>);
 
 #[derive(Debug)]
 struct EventRing {
@@ -27,10 +27,10 @@ pub struct Since {
     pub latest: u64,
 }
 
-impl Recent {
+impl RecentEvents {
     /// Begins behind the event of revision `latest`, which is not kept.
-    pub(super) fn new(latest: u64) -> Recent {
-        Recent(Mutex::new(EventRing {
+    pub(super) fn new(latest: u64) -> RecentEvents {
+        RecentEvents(Mutex::new(EventRing {
             batches: VecDeque::new(),
             events: 0,
             bytes: 0,
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    fn revisions(recent: &Recent, after: u64) -> Vec<u64> {
+    fn revisions(recent: &RecentEvents, after: u64) -> Vec<u64> {
         let since = recent.since(after);
         let events = since.batches.iter().flat_map(|batch| batch.iter());
         events.map(|event| event.revision).collect()
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_events_after_a_revision_begin_with_its_batch() {
-        let recent = Recent::new(10);
+        let recent = RecentEvents::new(10);
         assert_eq!((recent.latest(), revisions(&recent, 0)), (10, vec![]));
         recent.push([].into());
         recent.push([event(11, 0), event(12, 0)].into());
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room_by_number_and_by_bytes() {
-        let recent = Recent::new(0);
+        let recent = RecentEvents::new(0);
         for revision in 1..=EVENTS as u64 + 10 {
             recent.push([event(revision, 0)].into());
         }

@@ -169,7 +169,7 @@ impl Operation {
 
 /// The result of a request, as metrics report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MetricResult {
     /// It was carried out.
     Ok,
     /// It was denied: the lock is held, the grant is over, a bound is reached.
@@ -178,17 +178,18 @@ pub enum Verdict {
     Failed,
 }
 
-impl Verdict {
+impl MetricResult {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Verdict; 3] = [Verdict::Ok, Verdict::Denied, Verdict::Failed];
+    pub const ALL: [MetricResult; 3] =
+        [MetricResult::Ok, MetricResult::Denied, MetricResult::Failed];
 
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::Ok => "ok",
-            Verdict::Denied => "denied",
-            Verdict::Failed => "failed",
+            MetricResult::Ok => "ok",
+            MetricResult::Denied => "denied",
+            MetricResult::Failed => "failed",
         }
     }
 }
@@ -272,7 +273,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    pub(super) const fn verdict(&self) -> Verdict {
+    pub(super) const fn verdict(&self) -> MetricResult {
         match self {
             Answer::Outcome(
                 Outcome::Granted(_)
@@ -287,9 +288,9 @@ impl Answer {
             | Answer::Locks { .. }
             | Answer::Grants { .. }
             | Answer::Status(_)
-            | Answer::Clock(_) => Verdict::Ok,
-            Answer::Outcome(_) => Verdict::Denied,
-            Answer::Failed(_) => Verdict::Failed,
+            | Answer::Clock(_) => MetricResult::Ok,
+            Answer::Outcome(_) => MetricResult::Denied,
+            Answer::Failed(_) => MetricResult::Failed,
         }
     }
 }

@@ -23,7 +23,7 @@ use palisade_core::{
 };
 
 use super::log::Writable;
-use super::orderer::{Address, Moment, Orderer, Released};
+use super::orderer::{DurableOutput, Moment, Orderer, ReplyAddress};
 use super::request::{Answer, Asked, Failure, Request};
 
 /// A message for the loop.
@@ -122,7 +122,7 @@ struct Advancing<A> {
     to: A,
 }
 
-impl<A: Address> Round<A> {
+impl<A: ReplyAddress> Round<A> {
     /// Goes on from the state a log ends in.
     #[must_use]
     pub fn new(machine: Machine, manual_clock: bool) -> Round<A> {
@@ -324,7 +324,7 @@ impl<A: Address> Round<A> {
     }
 
     /// The batch is durable, so the answers and events that rest on it may leave.
-    pub fn written(&mut self) -> Released<'_, A> {
+    pub fn written(&mut self) -> DurableOutput<'_, A> {
         assert_eq!(self.phase, LoopPhase::Begun, "no batch has begun");
         self.phase = LoopPhase::Between;
         self.orderer.committed()

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_core::{Change, Ending, Event, Machine, Outcome};
 
-use super::request::{Answer, Operation, Verdict};
+use super::request::{Answer, MetricResult, Operation};
 
 /// A number that one thread writes and others read.
 #[derive(Debug, Default)]
@@ -215,14 +215,14 @@ stats! {
         hold[4]: HOLDS,
         /// Nanoseconds from a request's way into the pipeline to its answer's way out, a wait in a queue included; by
         /// [`request_place`].
-        request[Operation::ALL.len() * Verdict::ALL.len()]: SYNCS,
+        request[Operation::ALL.len() * MetricResult::ALL.len()]: SYNCS,
     }
 }
 
 /// Where the requests of a kind that ended so are counted.
 #[must_use]
-pub const fn request_place(operation: Operation, verdict: Verdict) -> usize {
-    operation as usize * Verdict::ALL.len() + verdict as usize
+pub const fn request_place(operation: Operation, verdict: MetricResult) -> usize {
+    operation as usize * MetricResult::ALL.len() + verdict as usize
 }
 
 pub(super) fn count_state(stats: &Stats, machine: &Machine) {
@@ -289,7 +289,7 @@ mod tests {
     fn each_kind_of_request_and_verdict_has_a_place_of_its_own() {
         let kinds = Operation::ALL.into_iter();
         let places: Vec<usize> = kinds
-            .flat_map(|kind| Verdict::ALL.map(|verdict| request_place(kind, verdict)))
+            .flat_map(|kind| MetricResult::ALL.map(|verdict| request_place(kind, verdict)))
             .collect();
         let all: Vec<usize> = (0..Stats::default().request.len()).collect();
         assert_eq!(places, all);

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::entry::{Entry, Leader, LogId, Members, Payload};
 use crate::log::Log;
-use crate::state::{Head, State, StateError};
+use crate::state::{SnapshotHead, State, StateError};
 use crate::store::Store;
 
 /// Applies committed entries to the machine, in order, while this node follows. While it leads, the machine is lent:
@@ -156,7 +156,8 @@ impl Applier {
             // Entries that it contains beyond `applied` are committed too.
             Custody::Here(machine) => {
                 let mut head = Vec::new();
-                let put = |log: &Log| Head::put(&mut head, inner.contains, &inner.members, log);
+                let put =
+                    |log: &Log| SnapshotHead::put(&mut head, inner.contains, &inner.members, log);
                 self.store.look(put);
                 write(&head)?;
                 machine.snapshot(write)?;

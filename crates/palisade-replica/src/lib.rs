@@ -48,12 +48,12 @@ mod timers;
 pub use applier::{Applier, Lent};
 pub use directory::{Directory, DirectoryError, Founding};
 pub use engine::{
-    Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Tokio, Transport,
-    Unsound, Watch,
+    Engine, EngineStart, EngineWatch, NotCommitted, Progress, Refused, Role, Runtime, Settings,
+    Tokio, Transport, Unsound,
 };
 pub use entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 pub use lead::Leadership;
-pub use log::{Gap, Log};
+pub use log::{Log, LogGap};
 pub use node::Node;
 pub use past::events_after;
 pub use record::{Record, read as records_of};

@@ -10,7 +10,7 @@ use crate::record::Record;
 /// A record that does not fit to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Gap(pub(crate) &'static str);
+pub struct LogGap(pub(crate) &'static str);
 
 /// See the module.
 ///
@@ -112,8 +112,8 @@ impl Log {
     /// Takes a record in.
     ///
     /// # Errors
-    /// [`Gap`] if it does not follow the last entry here; nothing changed.
-    pub fn record(&mut self, record: Record) -> Result<(), Gap> {
+    /// [`LogGap`] if it does not follow the last entry here; nothing changed.
+    pub fn record(&mut self, record: Record) -> Result<(), LogGap> {
         self.assert_sound();
         match record {
             Record::Vote(vote) => self.vote = Some(vote),
@@ -121,14 +121,14 @@ impl Log {
                 // An empty log begins where the engine begins it.
                 let follows = |last: LogId| entry.id.index == last.index + 1;
                 if !self.last().is_none_or(follows) {
-                    return Err(Gap("an entry does not follow the one before it"));
+                    return Err(LogGap("an entry does not follow the one before it"));
                 }
                 self.entries.push_back(entry);
             }
             Record::Truncate(last) => self.truncate(last)?,
             Record::Committed(id) => {
                 if Some(id) > self.last() {
-                    return Err(Gap("an entry is committed that is not in the log"));
+                    return Err(LogGap("an entry is committed that is not in the log"));
                 }
                 self.committed = self.committed.max(Some(id));
             }
@@ -196,9 +196,9 @@ impl Log {
         self.committed = Some(committed);
     }
 
-    fn truncate(&mut self, last: Option<LogId>) -> Result<(), Gap> {
+    fn truncate(&mut self, last: Option<LogId>) -> Result<(), LogGap> {
         if last < self.committed {
-            return Err(Gap("committed entries are truncated"));
+            return Err(LogGap("committed entries are truncated"));
         }
         let keep = last.map_or(0, |last| last.index + 1);
         while let Some(entry) = self.entries.back()

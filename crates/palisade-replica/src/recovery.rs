@@ -27,7 +27,7 @@ use crate::log::Log;
 use crate::mark;
 use crate::peers::HISTORY;
 use crate::record;
-use crate::state::{Head, State, StateError};
+use crate::state::{SnapshotHead, State, StateError};
 use crate::store::read_all;
 
 /// A running node with a quorum writes down which entries are committed within [`LOOKS`] looks, [`BETWEEN`] apart.
@@ -92,8 +92,10 @@ pub fn look_on(storage: &dyn Storage) -> Result<Look, DirectoryError> {
     let (identity, node) = member(storage)?;
     let (log, members) = observe(storage, identity.incarnation, unreadable, |seen| {
         let mut head = match seen.snapshot()? {
-            Some(mut snapshot) => Head::take(&read_all(&mut snapshot).map_err(StateError::Io)?)?.0,
-            None => Head {
+            Some(mut snapshot) => {
+                SnapshotHead::take(&read_all(&mut snapshot).map_err(StateError::Io)?)?.0
+            }
+            None => SnapshotHead {
                 log: Log::default(),
                 members: (None, Members::default()),
             },

@@ -14,7 +14,7 @@ use palisade_pipeline::replay::{Replay, ReplayError};
 
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{LogId, Members, Payload};
-use crate::log::{Gap, Log};
+use crate::log::{Log, LogGap};
 use crate::record::{self, Record};
 
 const VERSION: u8 = 1;
@@ -27,7 +27,7 @@ pub enum StateError {
     Malformed(#[from] Malformed),
     /// Records contradict each other.
     #[error("the log of this node: {0}")]
-    Gap(#[from] Gap),
+    Gap(#[from] LogGap),
     /// A committed batch is not one.
     #[error("a committed batch: {0}")]
     Replay(#[from] ReplayError),
@@ -51,13 +51,13 @@ pub struct State {
 }
 
 /// The part of a snapshot before the machine.
-pub(crate) struct Head {
+pub(crate) struct SnapshotHead {
     /// It begins behind the last entry that is in the machine.
     pub(crate) log: Log,
     pub(crate) members: (Option<LogId>, Members),
 }
 
-impl Head {
+impl SnapshotHead {
     /// Writes one with the entries behind `applied` as its log.
     pub(crate) fn put(
         out: &mut Vec<u8>,
@@ -76,7 +76,7 @@ impl Head {
     }
 
     /// The head of a snapshot, and the machine's bytes behind it.
-    pub(crate) fn take(bytes: &[u8]) -> Result<(Head, &[u8]), StateError> {
+    pub(crate) fn take(bytes: &[u8]) -> Result<(SnapshotHead, &[u8]), StateError> {
         let mut from = Take(bytes);
         if from.u8()? != VERSION {
             return Err(Malformed("a snapshot has an unknown version").into());
@@ -89,7 +89,7 @@ impl Head {
         for _ in 0..from.u64()? {
             log.record(Record::Entry(from.entry()?))?;
         }
-        Ok((Head { log, members }, from.0))
+        Ok((SnapshotHead { log, members }, from.0))
     }
 }
 
@@ -111,7 +111,7 @@ impl State {
     /// # Errors
     /// [`StateError`] if the bytes are not those of a snapshot.
     pub fn load(seed: u64, bytes: &[u8], keep: bool) -> Result<State, StateError> {
-        let (Head { log, members }, machine) = Head::take(bytes)?;
+        let (SnapshotHead { log, members }, machine) = SnapshotHead::take(bytes)?;
         Ok(State {
             applied: log.purged(),
             log,
@@ -127,7 +127,7 @@ impl State {
     /// Those of `write`.
     pub fn save<E>(&self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut head = Vec::new();
-        Head::put(&mut head, self.applied, &self.members, &self.log);
+        SnapshotHead::put(&mut head, self.applied, &self.members, &self.log);
         write(&head)?;
         self.machine.snapshot(write)
     }

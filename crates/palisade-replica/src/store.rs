@@ -19,9 +19,9 @@ use palisade_wal::{
 };
 
 use crate::entry::{Entry, LogId, NodeId, Vote};
-use crate::log::{Gap, Log};
+use crate::log::{Log, LogGap};
 use crate::record::{self, Record};
-use crate::state::{Head, State, StateError};
+use crate::state::{SnapshotHead, State, StateError};
 
 /// The queue to the one [`Writer`], served by a thread, or by a task of a simulation.
 pub trait Sink: Send + Sync + 'static {
@@ -192,12 +192,12 @@ impl Store {
     /// Appends entries. They can be read at once; `done` is called when they are durable.
     ///
     /// # Errors
-    /// [`Gap`] if they do not follow the log; nothing is written then.
+    /// [`LogGap`] if they do not follow the log; nothing is written then.
     pub fn append(
         &self,
         entries: Vec<Entry>,
         done: impl FnOnce(io::Result<()>) + Send + 'static,
-    ) -> Result<(), Gap> {
+    ) -> Result<(), LogGap> {
         self.write(entries.into_iter().map(Record::Entry).collect(), done)
     }
 
@@ -209,27 +209,27 @@ impl Store {
         &self,
         vote: Vote,
         done: impl FnOnce(io::Result<()>) + Send + 'static,
-    ) -> Result<(), Gap> {
+    ) -> Result<(), LogGap> {
         self.write(vec![Record::Vote(vote)], done)
     }
 
     /// Drops the entries behind `last`; `done` is called when that is durable.
     ///
     /// # Errors
-    /// [`Gap`] if one of them is committed.
+    /// [`LogGap`] if one of them is committed.
     pub fn truncate_after(
         &self,
         last: Option<LogId>,
         done: impl FnOnce(io::Result<()>) + Send + 'static,
-    ) -> Result<(), Gap> {
+    ) -> Result<(), LogGap> {
         self.write(vec![Record::Truncate(last)], done)
     }
 
     /// Entries up to here are committed. The next record writes this down, or [`save_commit`](Store::save_commit).
     ///
     /// # Errors
-    /// [`Gap`] if they are not in the log.
-    pub fn commit(&self, to: LogId) -> Result<(), Gap> {
+    /// [`LogGap`] if they are not in the log.
+    pub fn commit(&self, to: LogId) -> Result<(), LogGap> {
         let mut kept = self.kept();
         kept.log.record(Record::Committed(to))?;
         kept.unsaved = Some(to);
@@ -240,7 +240,7 @@ impl Store {
     ///
     /// # Errors
     /// None in practice.
-    pub fn save_commit(&self) -> Result<(), Gap> {
+    pub fn save_commit(&self) -> Result<(), LogGap> {
         let unsaved = self.kept().unsaved.is_some();
         if unsaved {
             self.write(Vec::new(), drop)
@@ -258,7 +258,7 @@ impl Store {
         &self,
         mut records: Vec<Record>,
         done: impl FnOnce(io::Result<()>) + Send + 'static,
-    ) -> Result<(), Gap> {
+    ) -> Result<(), LogGap> {
         let mut kept = self.kept();
         for record in &records {
             kept.log.record(record.clone())?;
@@ -312,9 +312,9 @@ impl Store {
         snapshot: &[u8],
         done: impl FnOnce(io::Result<()>) + Send + 'static,
     ) -> Result<(), StateError> {
-        let (head, machine) = Head::take(snapshot)?;
+        let (head, machine) = SnapshotHead::take(snapshot)?;
         let mut bytes = Vec::with_capacity(snapshot.len());
-        Head::put(&mut bytes, head.log.purged(), &head.members, log);
+        SnapshotHead::put(&mut bytes, head.log.purged(), &head.members, log);
         bytes.extend_from_slice(machine);
         self.shared.sink.submit(Work {
             what: What::Install(bytes),

@@ -32,7 +32,7 @@ pub struct ClientFiles {
 /// again. If they are unusable, for example because only one of two is replaced yet, the former certificates stay in
 /// use.
 #[derive(Clone)]
-pub struct Client {
+pub struct TlsClient {
     source: Arc<CertificateSource>,
     protocol: Option<Arc<[u8]>>,
 }
@@ -53,15 +53,15 @@ struct Taken {
 /// The contents of the CA's file, the certificate and its key.
 type FileBytes = [Vec<u8>; 3];
 
-impl Client {
+impl TlsClient {
     /// Reads and checks the files.
     ///
     /// # Errors
     /// [`Error`] names the file and what is wrong with it.
-    pub fn new(files: &ClientFiles) -> Result<Client, Error> {
+    pub fn new(files: &ClientFiles) -> Result<TlsClient, Error> {
         let contents = contents(files)?;
         let config = config(files, &contents)?;
-        Ok(Client {
+        Ok(TlsClient {
             source: Arc::new(CertificateSource {
                 files: Some(files.clone()),
                 taken: Mutex::new(Taken { contents, config }),
@@ -74,12 +74,12 @@ impl Client {
     pub(crate) fn presenting(
         roots: RootCertStore,
         own: Option<Own>,
-    ) -> Result<Client, rustls::Error> {
+    ) -> Result<TlsClient, rustls::Error> {
         let taken = Taken {
             contents: FileBytes::default(),
             config: presenting(roots.into(), own)?,
         };
-        Ok(Client {
+        Ok(TlsClient {
             source: Arc::new(CertificateSource {
                 files: None,
                 taken: Mutex::new(taken),
@@ -90,18 +90,18 @@ impl Client {
 
     /// Returns the same certificates for HTTP/2 connections.
     #[must_use]
-    pub fn http2(&self) -> Client {
+    pub fn http2(&self) -> TlsClient {
         self.speaking(b"h2")
     }
 
     /// Returns the same certificates for HTTP/1.1 connections.
     #[must_use]
-    pub fn http1(&self) -> Client {
+    pub fn http1(&self) -> TlsClient {
         self.speaking(b"http/1.1")
     }
 
-    pub(crate) fn speaking(&self, protocol: &[u8]) -> Client {
-        Client {
+    pub(crate) fn speaking(&self, protocol: &[u8]) -> TlsClient {
+        TlsClient {
             source: Arc::clone(&self.source),
             protocol: Some(protocol.into()),
         }
@@ -211,7 +211,7 @@ pub(crate) fn server_name(host: &str) -> Option<ServerName<'static>> {
     ServerName::try_from(bare.unwrap_or(host).to_owned()).ok()
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for TlsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
     }

@@ -17,13 +17,13 @@ use tokio::time::sleep;
 use tower_service::Service;
 
 use crate::explain::{CLIENT, Flags, explain_to};
-use crate::{Client, Stream};
+use crate::{Stream, TlsClient};
 
 /// Connects as the URI says.
 #[derive(Clone, Debug)]
 pub struct Connector {
     http: HttpConnector,
-    tls: Option<Client>,
+    tls: Option<TlsClient>,
     /// The Unix socket to connect to instead of the URI's host.
     socket: Option<PathBuf>,
     /// Those of the program, for its messages.
@@ -33,7 +33,7 @@ pub struct Connector {
 impl Connector {
     /// Connections are opened by `http`. Without `tls`, `https` is refused.
     #[must_use]
-    pub fn new(mut http: HttpConnector, tls: Option<Client>) -> Connector {
+    pub fn new(mut http: HttpConnector, tls: Option<TlsClient>) -> Connector {
         http.enforce_http(false);
         Connector {
             http,

@@ -57,7 +57,7 @@ pub struct Issued {
 }
 
 /// A private CA.
-pub struct Authority {
+pub struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -71,12 +71,12 @@ pub fn check_names(names: &[impl AsRef<str>]) -> Result<(), Error> {
         .try_for_each(|name| san(name.as_ref()).map(drop))
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Makes a CA.
     ///
     /// # Errors
     /// [`Error::Library`], for example without random bytes.
-    pub fn make(validity: Validity) -> Result<(Authority, Issued), Error> {
+    pub fn make(validity: Validity) -> Result<(CertificateAuthority, Issued), Error> {
         let key = KeyPair::generate()?;
         let mut params = params_of_ca(&key)?;
         (params.not_before, params.not_after) = (validity.from.into(), validity.until.into());
@@ -85,20 +85,20 @@ impl Authority {
             key: key.serialize_pem(),
         };
         let issuer = Issuer::new(params, key);
-        Ok((Authority { issuer }, issued))
+        Ok((CertificateAuthority { issuer }, issued))
     }
 
     /// The CA with this key in PEM.
     ///
     /// # Errors
     /// [`Error::Key`] if that is no key.
-    pub fn load(key: &str) -> Result<Authority, Error> {
+    pub fn load(key: &str) -> Result<CertificateAuthority, Error> {
         // The error of the library may quote the key.
         let key = KeyPair::from_pem(key)
             .map_err(|_| Error::Key("it is no private key in PEM".to_owned()))?;
         let params = params_of_ca(&key)?;
         let issuer = Issuer::new(params, key);
-        Ok(Authority { issuer })
+        Ok(CertificateAuthority { issuer })
     }
 
     /// Makes a certificate with these names: host names, IP addresses, SPIFFE ids. It serves a server and a client.
@@ -129,7 +129,7 @@ impl Authority {
     }
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Makes the list of the certificates of this CA, each in PEM, that are revoked: a CRL in PEM.
     ///
     /// # Errors

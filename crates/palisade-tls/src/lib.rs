@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * [`Server`]: the certificate of a port and the CAs that it trusts, which it can reload while it serves.
-//! * [`Client`]: the CAs that a client trusts and its own certificate; with feature `connector`, also for HTTP clients.
+//! * [`TlsClient`]: the CAs that a client trusts and its own certificate; with feature `connector`, also for HTTP clients.
 //! * [`explain`]: why a handshake failed, and the remedy.
 //! * `issue` (feature): a private CA for tests and home networks.
 //!
@@ -27,7 +27,7 @@ pub mod issue;
 mod provider;
 mod server;
 
-pub use client::{Client, ClientFiles, Stream};
+pub use client::{ClientFiles, Stream, TlsClient};
 #[cfg(feature = "connector")]
 pub use connector::{Connector, Io};
 pub use explain::{Flags, PORT, explain, explain_to};

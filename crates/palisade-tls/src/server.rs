@@ -17,7 +17,7 @@ use x509_cert::crl::CertificateList;
 use x509_cert::der::Decode as _;
 use x509_cert::time::{Time, Validity};
 
-use crate::client::{Client, server_name};
+use crate::client::{TlsClient, server_name};
 use crate::files::{self, Error, content};
 use crate::provider::{VERSIONS, provider};
 
@@ -258,7 +258,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Error`] if there is no CA, or the certificates cannot be used this way.
-    pub fn client(&self) -> Result<Client, Error> {
+    pub fn client(&self) -> Result<TlsClient, Error> {
         let [certificate, key, client_ca, _] = self.state().taken.clone();
         let Some(ca) = &self.files.client_ca else {
             return Err(content(
@@ -271,7 +271,7 @@ impl Server {
             files::key(&self.files.key, &key)?,
         );
         let client =
-            Client::presenting(files::roots(ca, &client_ca)?, Some(own)).map_err(|error| {
+            TlsClient::presenting(files::roots(ca, &client_ca)?, Some(own)).map_err(|error| {
                 Error::Pair {
                     certificate: self.files.certificate.clone(),
                     key: self.files.key.clone(),

@@ -76,7 +76,7 @@ impl As {
 
 /// The files that an identity file vouches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recorded {
+enum VouchedFiles {
     /// None: a backup may be copied and moved.
     Nothing,
     Opening {
@@ -90,7 +90,7 @@ enum Recorded {
 /// An identity as found on disk.
 pub(crate) struct IdentityOnDisk {
     pub(crate) identity: Identity,
-    recorded: Recorded,
+    recorded: VouchedFiles,
 }
 
 impl IdentityOnDisk {
@@ -101,8 +101,8 @@ impl IdentityOnDisk {
         opened.check(storage, self.identity.kind)?;
         let what = || OpenError::io(format!("look at the files of {}", dir.display()));
         match self.recorded {
-            Recorded::Nothing => Err(OpenError::Backup { dir }),
-            Recorded::Opening { opening, file, .. } => {
+            VouchedFiles::Nothing => Err(OpenError::Backup { dir }),
+            VouchedFiles::Opening { opening, file, .. } => {
                 let name = opening.file();
                 let why = match storage.id_of(&name) {
                     Ok(found) if found == file => return Ok(()),
@@ -133,10 +133,10 @@ impl IdentityOnDisk {
     /// was written.
     pub(crate) fn check_log(&self, storage: &dyn Storage, scan: &Scan) -> Result<(), OpenError> {
         let (opening, before) = match self.recorded {
-            Recorded::Opening {
+            VouchedFiles::Opening {
                 opening, before, ..
             } => (Some(opening), before),
-            Recorded::Nothing => (None, None),
+            VouchedFiles::Nothing => (None, None),
         };
         let refuse = |why| Err(self.copied(storage, why));
         let last = scan.opening;
@@ -172,8 +172,8 @@ impl IdentityOnDisk {
 
     fn number(&self) -> u64 {
         match self.recorded {
-            Recorded::Opening { opening, .. } => opening.number,
-            Recorded::Nothing => 0,
+            VouchedFiles::Opening { opening, .. } => opening.number,
+            VouchedFiles::Nothing => 0,
         }
     }
 
@@ -255,7 +255,7 @@ pub(crate) fn prepare_live(
     let file = storage.open(&opening.file(), OpenMode::Create)?;
     file.sync_all()?;
     storage.sync_dir()?;
-    let recorded = Recorded::Opening {
+    let recorded = VouchedFiles::Opening {
         opening,
         before,
         file: file.id()?,
@@ -284,14 +284,14 @@ pub(crate) fn complete(storage: &dyn Storage, current: Opening) -> io::Result<()
 
 /// Writes the identity of a backup; durable on return, and the last step of making one.
 pub(crate) fn write_backup(storage: &dyn Storage, identity: &Identity) -> io::Result<()> {
-    write_tmp(storage, identity, &Recorded::Nothing)?;
+    write_tmp(storage, identity, &VouchedFiles::Nothing)?;
     install(storage)
 }
 
 fn write_tmp(
     storage: &dyn Storage,
     identity: &Identity,
-    recorded: &Recorded,
+    recorded: &VouchedFiles,
 ) -> io::Result<Box<dyn File>> {
     let file = storage.open(TMP, OpenMode::Create)?;
     if !file.try_lock()? {
@@ -347,7 +347,7 @@ pub(crate) fn read_as(
     Ok(Some(IdentityOnDisk { identity, recorded }))
 }
 
-fn encode(identity: &Identity, recorded: &Recorded) -> String {
+fn encode(identity: &Identity, recorded: &VouchedFiles) -> String {
     let kind = match identity.kind {
         DirectoryKind::Live => "live".to_owned(),
         DirectoryKind::Member(node) => format!("member\nnode {node:016x}"),
@@ -357,7 +357,7 @@ fn encode(identity: &Identity, recorded: &Recorded) -> String {
         "palisade-identity {VERSION}\nowner {}\nincarnation {}\nkind {kind}\n",
         identity.owner, identity.incarnation
     );
-    if let Recorded::Opening {
+    if let VouchedFiles::Opening {
         opening,
         before,
         file,
@@ -400,7 +400,7 @@ fn version(body: &str) -> Option<u32> {
         .ok()
 }
 
-fn parse(body: &str) -> Option<(Identity, Recorded)> {
+fn parse(body: &str) -> Option<(Identity, VouchedFiles)> {
     let mut lines = body.lines().skip(1);
     let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
     let owner = field("owner")?.parse().ok()?;
@@ -412,9 +412,9 @@ fn parse(body: &str) -> Option<(Identity, Recorded)> {
         _ => return None,
     };
     let recorded = if kind == DirectoryKind::Backup {
-        Recorded::Nothing
+        VouchedFiles::Nothing
     } else {
-        Recorded::Opening {
+        VouchedFiles::Opening {
             opening: field("opening")?.parse().ok()?,
             before: match field("before")? {
                 "none" => None,

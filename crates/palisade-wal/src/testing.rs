@@ -26,7 +26,7 @@ const SECTOR: usize = 512;
 
 /// Which unsynced writes a crash loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum CrashLoss {
     /// All of them.
     DropAll,
     /// None of them.
@@ -189,7 +189,7 @@ impl SimStorage {
     }
 
     /// The directory after a power loss. Logs that are still open keep the old one.
-    pub fn crash(&self, loss: Loss) -> SimStorage {
+    pub fn crash(&self, loss: CrashLoss) -> SimStorage {
         let mut disk = hold(&self.disk).clone();
         disk.lose(loss);
         disk.fresh()
@@ -461,22 +461,22 @@ impl Disk {
         }
     }
 
-    fn lose(&mut self, loss: Loss) {
+    fn lose(&mut self, loss: CrashLoss) {
         let mut random = match loss {
-            Loss::Torn(seed) => mix(seed),
+            CrashLoss::Torn(seed) => mix(seed),
             _ => 0,
         };
         // Half of the seeds keep any subset, the others everything up to one point.
         let prefix = coin(&mut random);
         let mut open = true;
         let mut keep = |_: usize| match loss {
-            Loss::DropAll => false,
-            Loss::KeepAll => true,
-            Loss::Torn(_) if prefix => {
+            CrashLoss::DropAll => false,
+            CrashLoss::KeepAll => true,
+            CrashLoss::Torn(_) if prefix => {
                 open = open && !one_in_eight(&mut random);
                 open
             }
-            Loss::Torn(_) => coin(&mut random),
+            CrashLoss::Torn(_) => coin(&mut random),
         };
         self.pending_names.retain(|_| keep(0));
         self.flush_names();

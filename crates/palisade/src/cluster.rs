@@ -68,7 +68,7 @@ impl Nodes {
     /// A URL has `https://`, and the certificates cannot be used.
     pub(crate) fn new(urls: Vec<String>, tls: &TlsFiles) -> Result<Nodes, palisade_tls::Error> {
         let secure = urls.iter().any(|url| url.starts_with("https://"));
-        let tls = secure.then(|| palisade_tls::Client::new(tls));
+        let tls = secure.then(|| palisade_tls::TlsClient::new(tls));
         let tls = tls.transpose()?.map(|tls| tls.http1());
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(Duration::from_secs(2)));

@@ -7,7 +7,7 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt};
 use palisade_client::Token;
 use palisade_fence::object_store::{Resource, Store};
-use palisade_fence::{Change, Fence, Pass, Rule, Write, enter};
+use palisade_fence::{Edit, Fence, Pass, Rule, Write, enter};
 
 use crate::{Failure, Mode};
 
@@ -88,7 +88,7 @@ impl Manifest {
                 store.put(at, bytes.into()).await?;
             }
             Manifest::Fenced(manifest) => {
-                let write = Write::new(KEY, Change::Put(&bytes));
+                let write = Write::new(KEY, Edit::Put(&bytes));
                 manifest.write(Pass::new(token), write).await?;
             }
         }

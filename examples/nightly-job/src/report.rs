@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use palisade_core::{AuthorityId, Token};
 use palisade_fence::files::Folder;
-use palisade_fence::{Change, Pass, Sequence, Write};
+use palisade_fence::{Edit, Pass, Sequence, Write};
 
 use crate::Failure;
 
@@ -71,7 +71,7 @@ impl Report for Fenced {
     fn append(&mut self, line: &str) -> Result<(), Failure> {
         let (key, bytes) = (format!("/{NAME}"), format!("{line}\n"));
         let number = Sequence::new(self.lines).ok_or("more lines than numbers")?;
-        let write = Write::new(&key, Change::Append(bytes.as_bytes())).numbered(number);
+        let write = Write::new(&key, Edit::Append(bytes.as_bytes())).numbered(number);
         self.folder.write(self.pass(), write)?;
         self.lines += 1;
         Ok(())

@@ -29,7 +29,7 @@ use palisade_core::{
 use palisade_instructions::Step;
 use palisade_pipeline::Request;
 use palisade_pipeline::codec::{encode_command, encode_head};
-use palisade_pipeline::orderer::{Address, Moment, Orderer};
+use palisade_pipeline::orderer::{Moment, Orderer, ReplyAddress};
 use palisade_proto::borrowed;
 use palisade_proto::frames::{self, FrameBuilder};
 use palisade_proto::v1 as pb;
@@ -179,7 +179,7 @@ fn log_encode(times: u64) {
 /// A caller that stays until it is answered.
 struct Caller;
 
-impl Address for Caller {
+impl ReplyAddress for Caller {
     fn session(&self) -> Option<u64> {
         None
     }

@@ -43,7 +43,7 @@ use crate::retry::before;
 pub(super) struct Nodes {
     given: Vec<Address>,
     /// For addresses with `https://`.
-    tls: Option<palisade_tls::Client>,
+    tls: Option<palisade_tls::TlsClient>,
     token: Option<BearerToken>,
     /// Locked during a search.
     known: Mutex<LastKnown>,
@@ -142,7 +142,9 @@ impl Nodes {
             )));
         }
         let secure = given.iter().any(Address::is_secure);
-        let tls = secure.then(|| palisade_tls::Client::new(files)).transpose();
+        let tls = secure
+            .then(|| palisade_tls::TlsClient::new(files))
+            .transpose();
         Ok(Nodes {
             given,
             tls: tls.map_err(|error| Fault::invalid(Reason::caused_by(error)))?,
@@ -354,7 +356,7 @@ impl Nodes {
         let mut http = HttpConnector::new();
         http.set_nodelay(true);
         http.set_connect_timeout(Some(self.connect_timeout()));
-        Connector::new(http, self.tls.as_ref().map(palisade_tls::Client::http2))
+        Connector::new(http, self.tls.as_ref().map(palisade_tls::TlsClient::http2))
     }
 
     /// Returns the node for watches and single calls, which every node serves. It stays the same until it fails.
@@ -580,7 +582,7 @@ mod tests {
             reason = "a certificate is valid by the wall clock"
         )]
         let validity = palisade_tls::issue::Validity::days(std::time::SystemTime::now(), 1);
-        let (_, issued) = palisade_tls::issue::Authority::make(validity).unwrap();
+        let (_, issued) = palisade_tls::issue::CertificateAuthority::make(validity).unwrap();
         std::fs::write(&ca, issued.certificate).unwrap();
         let files = ClientFiles {
             ca: Some(ca),

@@ -11,7 +11,7 @@
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grants::{Standing, check_text};
+use super::grants::{LockStanding, check_text};
 use super::record::Closing;
 use super::slab::LockSlot;
 use super::tables::Tables;
@@ -161,7 +161,7 @@ impl Machine {
             return Outcome::Invalid(invalid);
         }
         let lock = match self.stand(name, effects) {
-            Standing::Kept(lock) if self.tables.closed(lock).is_some() => lock,
+            LockStanding::Kept(lock) if self.tables.closed(lock).is_some() => lock,
             _ => return Outcome::NotHeld,
         };
         let last = Outcome::Delayed(Delayed {

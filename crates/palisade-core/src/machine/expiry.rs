@@ -15,7 +15,7 @@
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::record::Role;
+use super::record::WaiterRole;
 use super::slab::{LeaseSlot, LockSlot, WaiterSlot};
 use super::tables::Tables;
 use super::wheel::is_due;
@@ -53,7 +53,7 @@ impl Tables {
     /// After a restore: lines up everything that is due and has not ended yet.
     pub(super) fn line_up_again(&mut self, now: Timestamp) {
         let waits = self.waiters.iter();
-        let waits = waits.filter(|(_, wait)| wait.role != Role::Other);
+        let waits = waits.filter(|(_, wait)| wait.role != WaiterRole::Other);
         let waits = waits.map(|(slot, wait)| (wait.ends(), wait.arrival, slot));
         let leases = self.leases.iter();
         let leases = leases.map(|(slot, lease)| (lease.expires, lease.id.0.get(), slot));

@@ -105,7 +105,7 @@ pub(super) struct HeldBy(u32);
 
 /// The same, to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LockHolder {
+pub(super) enum HolderKind {
     /// A lease.
     Lease(LeaseSlot),
     /// Readers, or holders of permits: each has a grant of its own.
@@ -128,11 +128,11 @@ impl HeldBy {
     }
 
     #[inline]
-    pub(super) fn holding(self) -> LockHolder {
+    pub(super) fn holding(self) -> HolderKind {
         match self {
-            HeldBy::NOBODY => LockHolder::Nobody,
-            HeldBy::READERS => LockHolder::Readers,
-            HeldBy(lease) => LockHolder::Lease(LeaseSlot::of(lease)),
+            HeldBy::NOBODY => HolderKind::Nobody,
+            HeldBy::READERS => HolderKind::Readers,
+            HeldBy(lease) => HolderKind::Lease(LeaseSlot::of(lease)),
         }
     }
 

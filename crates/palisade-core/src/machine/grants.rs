@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grant::{Grant, GrantAt, GrantSlot, LockHolder};
-use super::memory::{Asked, Over};
+use super::grant::{Grant, GrantAt, GrantSlot, HolderKind};
+use super::memory::{NamedRequest, Over};
 use super::record::{Closing, Contender, Lease, Owner};
 use super::slab::{LeaseSlot, LockSlot};
 use crate::command::{Acquire, GrantRef, LockMode, Under};
@@ -29,7 +29,7 @@ pub(super) enum LeaseFor {
 }
 
 /// A request that is about to be granted.
-pub(super) struct Next {
+pub(super) struct NextGrant {
     pub(super) lease: LeaseFor,
     pub(super) mode: LockMode,
     pub(super) metadata: Option<Box<str>>,
@@ -38,7 +38,7 @@ pub(super) struct Next {
 }
 
 /// A lock, after everything on it that is over by this instant has ended.
-pub(super) enum Standing {
+pub(super) enum LockStanding {
     /// It has no record.
     Free,
     /// Nobody holds it, and it is kept for an orphan, or closed.
@@ -222,10 +222,10 @@ impl Machine {
             Err(outcome) => return outcome,
         };
         let lock = match standing {
-            Standing::Free => return self.grant_free(acquire, lease, effects),
-            Standing::Kept(lock) => return self.decide_kept(lock, acquire, lease),
-            Standing::Shared(lock) => return self.decide_shared(lock, acquire, lease, effects),
-            Standing::Held(lock) => lock,
+            LockStanding::Free => return self.grant_free(acquire, lease, effects),
+            LockStanding::Kept(lock) => return self.decide_kept(lock, acquire, lease),
+            LockStanding::Shared(lock) => return self.decide_shared(lock, acquire, lease, effects),
+            LockStanding::Held(lock) => lock,
         };
         if let LockMode::Upgrade | LockMode::Permits(_) = acquire.mode {
             return self.decide_kept(lock, acquire, lease);
@@ -342,7 +342,7 @@ impl Machine {
         &mut self,
         lock: LockSlot,
         client: Contender<'_>,
-        waiter: Next,
+        waiter: NextGrant,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         let Some(token) = self.draw() else {
@@ -541,12 +541,12 @@ impl Machine {
             return Outcome::Invalid(invalid);
         }
         let grant = match self.stand(lock, effects) {
-            Standing::Held(lock) => self.tables.grant_on(lock),
-            Standing::Shared(lock) => match self.tables.reader(lock, token) {
+            LockStanding::Held(lock) => self.tables.grant_on(lock),
+            LockStanding::Shared(lock) => match self.tables.reader(lock, token) {
                 Some(share) => share.grant(),
                 None => return self.stale(lock, token),
             },
-            Standing::Free | Standing::Kept(_) => return Outcome::NotHeld,
+            LockStanding::Free | LockStanding::Kept(_) => return Outcome::NotHeld,
         };
         let highest = self.tables.grant(grant).token();
         if highest != token {
@@ -634,25 +634,25 @@ impl Machine {
 
     /// Whether a lock is held now. A grant whose lease is over by this very instant ends first, and so does the time of an
     /// orphan: the boundary is exact, even if no timer has fired. The lease's other grants wait for their turn.
-    pub(super) fn stand(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Standing {
+    pub(super) fn stand(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> LockStanding {
         let Some(slot) = self.tables.find_lock(lock) else {
-            return Standing::Free;
+            return LockStanding::Free;
         };
         let grant = self.tables.grant_on(slot);
         match self.tables.lease_of_writer(slot) {
-            Some(lease) if !lease.is_expired(self.now) => return Standing::Held(slot),
+            Some(lease) if !lease.is_expired(self.now) => return LockStanding::Held(slot),
             Some(_) => self.end_and_wake(grant, Ending::Expired, None, effects),
             None if self.tables.has_live_readers_only(slot, self.now) => {
-                return Standing::Shared(slot);
+                return LockStanding::Shared(slot);
             }
             None => self.bring_up(slot, effects),
         }
         match self.tables.find_lock(lock) {
-            None => Standing::Free,
+            None => LockStanding::Free,
             Some(slot) => match self.tables.writer(slot).by().holding() {
-                LockHolder::Nobody => Standing::Kept(slot),
-                LockHolder::Readers => Standing::Shared(slot),
-                LockHolder::Lease(_) => Standing::Held(slot),
+                HolderKind::Nobody => LockStanding::Kept(slot),
+                HolderKind::Readers => LockStanding::Shared(slot),
+                HolderKind::Lease(_) => LockStanding::Held(slot),
             },
         }
     }
@@ -665,7 +665,7 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Result<GrantSlot, Missing> {
         match self.stand(&named.lock, effects) {
-            Standing::Held(held) => {
+            LockStanding::Held(held) => {
                 let (grant, lease) = self.tables.held_by_writer(held);
                 if !is_meant(grant, lease, named) {
                     return Err(Missing::Gone);
@@ -676,8 +676,8 @@ impl Machine {
                     Err(Missing::Anothers)
                 }
             }
-            Standing::Shared(lock) => self.find_reader(lock, named, effects),
-            Standing::Free | Standing::Kept(_) => Err(Missing::Gone),
+            LockStanding::Shared(lock) => self.find_reader(lock, named, effects),
+            LockStanding::Free | LockStanding::Kept(_) => Err(Missing::Gone),
         }
     }
 
@@ -730,8 +730,8 @@ impl Machine {
     }
 
     /// The name of a request of the principal that asks.
-    pub(super) fn asked(&self, request: RequestId) -> Asked {
-        Asked {
+    pub(super) fn asked(&self, request: RequestId) -> NamedRequest {
+        NamedRequest {
             by: self.by,
             request,
         }

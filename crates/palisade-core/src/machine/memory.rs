@@ -104,10 +104,10 @@ pub(super) trait Owned: Keyed + Sized {
 }
 
 impl Keyed for Answered {
-    type Key = Asked;
+    type Key = NamedRequest;
 
-    fn key(&self) -> Asked {
-        Asked {
+    fn key(&self) -> NamedRequest {
+        NamedRequest {
             by: self.by,
             request: self.request,
         }
@@ -130,13 +130,13 @@ impl Owned for Answered {
 
 /// The name of a request: its id, under its principal.
 #[derive(PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct NamedRequest {
     pub(super) by: Principal,
     pub(super) request: RequestId,
 }
 
 /// The id is random, so it alone decides where an entry lies.
-impl Hash for Asked {
+impl Hash for NamedRequest {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.request.hash(state);
     }
@@ -151,7 +151,7 @@ pub(super) struct Ring<T> {
     entries: VecDeque<T>,
     /// How many entries have been dropped: the entry at `i` has the slot number `dropped + i`.
     dropped: RingPlace,
-    newest: Recent,
+    newest: RecentIndex,
 }
 
 impl<T: Keyed> Ring<T> {
@@ -159,7 +159,7 @@ impl<T: Keyed> Ring<T> {
         Ring {
             entries: VecDeque::new(),
             dropped: RingPlace::FIRST,
-            newest: Recent::new(seed),
+            newest: RecentIndex::new(seed),
         }
     }
 
@@ -349,16 +349,16 @@ impl<T: Owned> Shared<T> {
 /// Two indexes take turns: when the newer one has as many entries as a ring ever has, it becomes the older one, and the
 /// content of the older one is forgotten at once. So no entry ever has to be searched for to be forgotten.
 #[derive(Clone, Debug)]
-struct Recent {
+struct RecentIndex {
     newer: Index<RingPlace>,
     older: Index<RingPlace>,
     /// The number of entries added to `newer`.
     taken: usize,
 }
 
-impl Recent {
-    fn new(seed: u64) -> Recent {
-        Recent {
+impl RecentIndex {
+    fn new(seed: u64) -> RecentIndex {
+        RecentIndex {
             newer: Index::new(seed),
             older: Index::new(seed),
             taken: 0,

@@ -51,7 +51,7 @@ pub use memory::{Answered, Over};
 pub use query::Held;
 pub use record::Closing;
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
-pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord};
+pub use snapshot::{Head, KeptRecord, LeaseRecord, LiveGrant, Record, ShareRecord, WaiterRecord};
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

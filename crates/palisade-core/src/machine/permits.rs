@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grants::{LeaseFor, Standing};
+use super::grants::{LeaseFor, LockStanding};
 use super::slab::{LockSlot, ShareSlot};
 use super::tables::Tables;
 use crate::command::{Acquire, LockMode};
@@ -153,8 +153,10 @@ impl Machine {
             return Outcome::Invalid(invalid);
         }
         let lock = match self.stand(name, effects) {
-            Standing::Free => return Outcome::NotHeld,
-            Standing::Kept(lock) | Standing::Shared(lock) | Standing::Held(lock) => lock,
+            LockStanding::Free => return Outcome::NotHeld,
+            LockStanding::Kept(lock) | LockStanding::Shared(lock) | LockStanding::Held(lock) => {
+                lock
+            }
         };
         let Some(has) = self.tables.permits(lock) else {
             return Outcome::Invalid(Invalid::PermitsDiffer {

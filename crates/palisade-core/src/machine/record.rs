@@ -74,7 +74,7 @@ pub(crate) struct Lease {
 
 /// A client id that some lease or waiter has, under its principal.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct ClientRecord {
     pub(crate) by: Principal,
     pub(crate) id: ClientId,
     /// Leases and waiters that have it.
@@ -138,7 +138,7 @@ pub(crate) struct Waiter {
     /// An orphan, until its caller repeats the request: until when its place is reserved, at most its deadline.
     pub(crate) orphan: Option<Timestamp>,
     pub(crate) mode: LockMode,
-    pub(crate) role: Role,
+    pub(crate) role: WaiterRole,
     /// Counts arrivals, so that a restored queue has the same order.
     pub(crate) arrival: u64,
     pub(super) prev: SlotLink<WaiterSlot>,
@@ -147,7 +147,7 @@ pub(crate) struct Waiter {
 
 /// Which record of a request a waiter is. A set has one in the queue of each of its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum WaiterRole {
     /// The only one: the request is for one lock.
     Alone,
     /// The first record of a set: it is found by the request's id, and has the timer and the text for the grants.

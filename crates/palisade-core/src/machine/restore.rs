@@ -15,10 +15,10 @@ use core::iter::Peekable;
 use super::expiry::Expiry;
 use super::grant::GrantSlot;
 use super::memory::{Answers, Endings};
-use super::record::{Contender, Owner, Role, Waiter};
+use super::record::{Contender, Owner, Waiter, WaiterRole};
 use super::slab::{LeaseSlot, LockSlot, Number as _, ShareSlot, SlotLink, WaiterSlot};
 use super::snapshot::{
-    GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord,
+    Head, KeptRecord, LeaseRecord, LiveGrant, Record, ShareRecord, WaiterRecord,
 };
 use super::{Machine, Tables};
 use crate::command::{LockMode, Under};
@@ -202,7 +202,7 @@ impl Grants {
         Ok(grants)
     }
 
-    fn take(&mut self, grant: GrantRecord) -> Result<(), Corrupt> {
+    fn take(&mut self, grant: LiveGrant) -> Result<(), Corrupt> {
         let slot = self.add(grant.lock, grant.token, grant.wall)?;
         self.tables.set_metadata(slot, grant.metadata);
         self.tables.restore_closing(slot, grant.closing);
@@ -444,7 +444,7 @@ impl Machine {
             if self.tables.closed(slot).is_none()
                 && first.is_none_or(|first| {
                     let first = &self.tables.waiters[first];
-                    first.orphan.is_none() && first.role == Role::Alone
+                    first.orphan.is_none() && first.role == WaiterRole::Alone
                 })
             {
                 return Err(Corrupt("a lock is kept for nobody"));
@@ -476,14 +476,14 @@ impl Machine {
                 waiters.next_if(|next: &WaiterRecord| next.arrival == arrival)
             };
             let Some(second) = next_of_set(&mut waiters) else {
-                self.take_waiter(waiter, Role::Alone)?;
+                self.take_waiter(waiter, WaiterRole::Alone)?;
                 continue;
             };
-            let mut parts = Vec::from([self.take_waiter(waiter.clone(), Role::First)?]);
+            let mut parts = Vec::from([self.take_waiter(waiter.clone(), WaiterRole::First)?]);
             let (mut last, mut next) = (waiter, Some(second));
             while let Some(part) = next {
                 check_part(&last, &part)?;
-                parts.push(self.take_waiter(part.clone(), Role::Other)?);
+                parts.push(self.take_waiter(part.clone(), WaiterRole::Other)?);
                 (last, next) = (part, next_of_set(&mut waiters));
             }
             if parts.len() > limits::SET_LOCKS {
@@ -515,10 +515,14 @@ impl Machine {
         }
     }
 
-    fn take_waiter(&mut self, waiter: WaiterRecord, role: Role) -> Result<WaiterSlot, Corrupt> {
+    fn take_waiter(
+        &mut self,
+        waiter: WaiterRecord,
+        role: WaiterRole,
+    ) -> Result<WaiterSlot, Corrupt> {
         let lock = self.tables.find_lock(&waiter.lock);
         let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
-        if role != Role::Other
+        if role != WaiterRole::Other
             && self
                 .tables
                 .find_waiter(waiter.by, &waiter.request)
@@ -606,7 +610,7 @@ fn in_order(
 ) -> impl Iterator<Item = Result<Record, Corrupt>> {
     let mut last = None;
     records.map(move |record| {
-        let place = Place::of(&record);
+        let place = RecordPlace::of(&record);
         let fits = last.as_ref().is_none_or(|last| place.may_follow(last));
         last = Some(place);
         fits.then_some(record).ok_or(OUT_OF_ORDER)
@@ -615,13 +619,13 @@ fn in_order(
 
 /// Where a record belongs: its kind, and its number among those of its kind.
 #[derive(PartialEq, PartialOrd)]
-struct Place {
+struct RecordPlace {
     kind: u8,
     number: Option<u64>,
 }
 
-impl Place {
-    fn of(record: &Record) -> Place {
+impl RecordPlace {
+    fn of(record: &Record) -> RecordPlace {
         let (kind, number) = match record {
             Record::Head(_) => (0, Some(0)),
             Record::Lease(lease) => (1, Some(lease.id.0.get())),
@@ -632,12 +636,12 @@ impl Place {
             Record::Answered(_) => (6, None),
             Record::Over(_) => (7, None),
         };
-        Place { kind, number }
+        RecordPlace { kind, number }
     }
 
     /// Numbers rise. Memories have none; their order is their age. The records of a set have equal numbers: grants with
     /// one token, and requests with one arrival. Locks that are kept for sets may have one token too.
-    fn may_follow(&self, last: &Place) -> bool {
+    fn may_follow(&self, last: &RecordPlace) -> bool {
         self > last || (self == last && matches!(self.kind, 2 | 4 | 5 | 6 | 7))
     }
 }

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::grants::LeaseFor;
-use super::record::{Closing, Contender, Owner, Role, Waiter};
+use super::record::{Closing, Contender, Owner, Waiter, WaiterRole};
 use super::slab::{ClientSlot, LeaseSlot, LockSlot, SlotLink, WaiterSlot};
 use super::tables::Tables;
 use super::waiting::{at_once, without_ttl};
@@ -39,7 +39,7 @@ impl Tables {
     pub(crate) fn parts_of(&self, slot: WaiterSlot) -> Vec<WaiterSlot> {
         let waiter = &self.waiters[slot];
         match (waiter.role, self.sets.get(&waiter.arrival)) {
-            (Role::Alone, _) => Vec::from([slot]),
+            (WaiterRole::Alone, _) => Vec::from([slot]),
             (_, Some(parts)) => parts.to_vec(),
             (_, None) => unreachable!("a record of a set belongs to none (M2)"),
         }
@@ -275,9 +275,9 @@ impl Machine {
                 None => self.tables.add_lock(name.clone(), last, self.wall),
             };
             let (role, metadata) = if parts.is_empty() {
-                (Role::First, acquire.metadata.clone())
+                (WaiterRole::First, acquire.metadata.clone())
             } else {
-                (Role::Other, None)
+                (WaiterRole::Other, None)
             };
             let waiter = Waiter {
                 request,
@@ -313,7 +313,7 @@ impl Machine {
 
     /// Whether a waiting request is for exactly these locks; its first lock is already known to be among them.
     pub(super) fn is_same_set(&self, slot: WaiterSlot, again: &Acquire) -> bool {
-        if self.tables.waiters[slot].role == Role::Alone {
+        if self.tables.waiters[slot].role == WaiterRole::Alone {
             return again.also.is_empty();
         }
         let parts = self.tables.parts_of(slot);
@@ -535,7 +535,7 @@ impl Machine {
     /// A lock that keeps a request waiting; for a set, the first one that is not kept for the set itself.
     pub(super) fn blocking_lock(&self, slot: WaiterSlot) -> LockSlot {
         let waiter = &self.tables.waiters[slot];
-        if waiter.role == Role::Alone {
+        if waiter.role == WaiterRole::Alone {
             return waiter.lock;
         }
         let parts = self.tables.parts_of(slot);

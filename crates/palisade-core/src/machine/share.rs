@@ -36,7 +36,7 @@ pub(crate) struct Share {
 }
 
 /// The names and numbers of a grant of a shared phase.
-pub(super) struct Named<'a> {
+pub(super) struct SharedGrantName<'a> {
     pub(super) lock: &'a LockName,
     /// The fencing token: a reader's is its phase's, and a semaphore's holder has its own number (P2).
     pub(super) token: Token,
@@ -292,7 +292,7 @@ impl Tables {
 
     /// A shared grant with its names and numbers.
     #[inline]
-    pub(super) fn named(&self, share: ShareSlot) -> (&Grant, Named<'_>) {
+    pub(super) fn named(&self, share: ShareSlot) -> (&Grant, SharedGrantName<'_>) {
         let Share {
             grant, lock, slots, ..
         } = self.share(share);
@@ -302,7 +302,7 @@ impl Tables {
         } else {
             (grant.token(), None)
         };
-        let named = Named {
+        let named = SharedGrantName {
             lock: &lock.name,
             token,
             reader,

@@ -31,7 +31,7 @@ pub enum Record {
     /// A live lease.
     Lease(LeaseRecord),
     /// A live exclusive grant.
-    Grant(GrantRecord),
+    Grant(LiveGrant),
     /// A live shared grant.
     Share(ShareRecord),
     /// A lock that nobody holds, closed or kept for an orphan or a set.
@@ -98,7 +98,7 @@ pub struct LeaseRecord {
 
 /// A live grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrantRecord {
+pub struct LiveGrant {
     /// The lock.
     pub lock: LockName,
     /// The token.
@@ -117,7 +117,7 @@ pub struct GrantRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareRecord {
     /// The grant itself; its token is the number that names it.
-    pub grant: GrantRecord,
+    pub grant: LiveGrant,
     /// The token of its phase.
     pub phase: Token,
     /// For a semaphore: the number of its permits, and the slots of this grant.
@@ -260,9 +260,9 @@ impl Machine {
         })
     }
 
-    fn record_of(&self, slot: GrantSlot) -> GrantRecord {
+    fn record_of(&self, slot: GrantSlot) -> LiveGrant {
         let (grant, lock) = (self.tables.grant(slot), self.tables.lock_of(slot));
-        GrantRecord {
+        LiveGrant {
             lock: self.tables.locks[lock].name.clone(),
             token: grant.token(),
             key: self.tables.lease_of(slot).key,

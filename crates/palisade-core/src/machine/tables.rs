@@ -10,13 +10,13 @@ use alloc::vec::Vec;
 use super::extensions::Extensions;
 use super::grant::{Grant, GrantSlot, HeldBy};
 use super::index::Index;
-use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Role, Waiter};
+use super::record::{ClientRecord, Contender, Extra, Lease, Lock, Owner, Waiter, WaiterRole};
 use super::share::Share;
 use super::short::Short;
 use super::slab::{
     ClientSlot, ExtraSlot, LeaseSlot, LockSlot, ShareSlot, Slab, SlotLink, WaiterSlot,
 };
-use super::timers::Timers;
+use super::timers::SlotTimers;
 use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
@@ -28,7 +28,7 @@ use crate::token::Token;
 pub(crate) struct Tables {
     pub(crate) locks: Slab<LockSlot, Lock>,
     pub(crate) leases: Slab<LeaseSlot, Lease>,
-    pub(crate) clients: Slab<ClientSlot, Client>,
+    pub(crate) clients: Slab<ClientSlot, ClientRecord>,
     pub(crate) waiters: Slab<WaiterSlot, Waiter>,
     pub(super) extras: Slab<ExtraSlot, Extra>,
     pub(super) shares: Slab<ShareSlot, Share>,
@@ -40,8 +40,8 @@ pub(crate) struct Tables {
     pub(super) readers: Index<ShareSlot>,
     /// Shared grants by number.
     pub(super) numbers: Index<ShareSlot>,
-    pub(crate) lease_timers: Timers<LeaseSlot>,
-    pub(crate) wait_timers: Timers<WaiterSlot>,
+    pub(crate) lease_timers: SlotTimers<LeaseSlot>,
+    pub(crate) wait_timers: SlotTimers<WaiterSlot>,
     pub(super) short: Short,
     /// Leases that were extended since their last renewal.
     pub(crate) extensions: Extensions,
@@ -79,8 +79,8 @@ impl Tables {
             requests: Index::new(seed),
             readers: Index::new(seed),
             numbers: Index::new(seed),
-            lease_timers: Timers::new(now),
-            wait_timers: Timers::new(now),
+            lease_timers: SlotTimers::new(now),
+            wait_timers: SlotTimers::new(now),
             short: Short::default(),
             extensions: Extensions::default(),
             sets: BTreeMap::new(),
@@ -194,7 +194,7 @@ impl Tables {
             self.clients[slot].uses += 1;
             return Owner::new(slot, by);
         }
-        let slot = self.clients.insert(Client {
+        let slot = self.clients.insert(ClientRecord {
             by,
             id: id.clone(),
             uses: 1,
@@ -432,7 +432,7 @@ impl Tables {
         self.clients[waiter.client.slot()].waiting += 1;
         let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
         let permits = permits_key(&waiter);
-        let is_other = waiter.role == Role::Other;
+        let is_other = waiter.role == WaiterRole::Other;
         let (is_upgrade, arrival) = (waiter.mode == LockMode::Upgrade, waiter.arrival);
         let slot = self.waiters.insert(waiter);
         self.permit_waits.extend(permits.map(|key| (key, slot)));
@@ -478,7 +478,7 @@ impl Tables {
     /// Takes a request out of its queue, and returns it with its principal and client.
     pub(crate) fn dequeue(&mut self, slot: WaiterSlot) -> (Principal, ClientId, Waiter) {
         let waiter = self.waiters.remove(slot);
-        if waiter.role != Role::Other {
+        if waiter.role != WaiterRole::Other {
             self.wait_timers.remove(slot);
             self.requests.remove(&waiter.request, slot);
             self.untie_wait(&waiter);

@@ -9,14 +9,14 @@ use crate::time::Timestamp;
 /// Deadlines by the slot numbers of their owners' table: a wheel for those to come, a line for those that
 /// have passed.
 #[derive(Clone, Debug)]
-pub(crate) struct Timers<S> {
+pub(crate) struct SlotTimers<S> {
     wheel: Wheel,
-    line: VecDeque<Due<S>>,
+    line: VecDeque<DueTimer<S>>,
 }
 
 /// A timer that is due. Its subject may have ended since; its slot may even be another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Due<S> {
+struct DueTimer<S> {
     deadline: Timestamp,
     /// The lease's id or the request's arrival.
     number: u64,
@@ -26,9 +26,9 @@ struct Due<S> {
 /// Capacity that an empty line keeps.
 const KEPT: usize = 4_096;
 
-impl<S: Number + Ord> Timers<S> {
-    pub(super) fn new(now: Timestamp) -> Timers<S> {
-        Timers {
+impl<S: Number + Ord> SlotTimers<S> {
+    pub(super) fn new(now: Timestamp) -> SlotTimers<S> {
+        SlotTimers {
             wheel: Wheel::new(now),
             line: VecDeque::new(),
         }
@@ -70,7 +70,7 @@ impl<S: Number + Ord> Timers<S> {
         let fire = |slot| {
             let slot = S::of(slot);
             let (deadline, number) = of(slot);
-            line.push_back(Due {
+            line.push_back(DueTimer {
                 deadline,
                 number,
                 slot,
@@ -85,11 +85,12 @@ impl<S: Number + Ord> Timers<S> {
     /// Lines up the timers that were in line when the records were written; the wheel has taken them for
     /// future ones.
     pub(super) fn line_up_again(&mut self, due: impl Iterator<Item = (Timestamp, u64, S)>) {
-        self.line.extend(due.map(|(deadline, number, slot)| Due {
-            deadline,
-            number,
-            slot,
-        }));
+        self.line
+            .extend(due.map(|(deadline, number, slot)| DueTimer {
+                deadline,
+                number,
+                slot,
+            }));
         for due in &self.line {
             self.wheel.remove(due.slot.number());
         }

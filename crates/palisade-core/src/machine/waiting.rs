@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use super::Machine;
-use super::grants::{LeaseFor, Next, reused};
-use super::record::{Contender, Owner, Role, Waiter};
+use super::grants::{LeaseFor, NextGrant, reused};
+use super::record::{Contender, Owner, Waiter, WaiterRole};
 use super::slab::{LockSlot, SlotLink, WaiterSlot};
 use super::wheel::is_due;
 use crate::command::{Acquire, GrantRef, LockMode, Others, Under};
@@ -35,7 +35,7 @@ impl Machine {
             deadline: self.now.after(wait),
             orphan: None,
             mode: acquire.mode,
-            role: Role::Alone,
+            role: WaiterRole::Alone,
             arrival: self.arrivals,
             prev: SlotLink::NONE,
             next: SlotLink::NONE,
@@ -77,7 +77,7 @@ impl Machine {
         let request = waiter.request;
         self.changed = true;
         let before = effects.len();
-        if self.tables.waiters[slot].role != Role::Alone {
+        if self.tables.waiters[slot].role != WaiterRole::Alone {
             self.rejoin_set(slot, effects);
         } else if self.tables.first_waiter(lock) == Some(slot) && !self.tables.is_exclusive(lock) {
             // The lock waited for this very request, if no reader is in its way.
@@ -144,7 +144,7 @@ impl Machine {
             let Waiter {
                 orphan, mode, role, ..
             } = self.tables.waiters[first];
-            if role != Role::Alone {
+            if role != WaiterRole::Alone {
                 if self.wake_set(Some(lock), first, last, effects) {
                     continue;
                 } else {
@@ -220,7 +220,7 @@ impl Machine {
         self.grant_waiter(
             lock,
             client,
-            Next {
+            NextGrant {
                 lease,
                 mode,
                 metadata,
@@ -301,7 +301,7 @@ impl Machine {
             role,
             ..
         } = self.tables.waiters[slot];
-        if role != Role::Alone {
+        if role != WaiterRole::Alone {
             return self.leave_set(slot, outcome, effects);
         }
         let by = self.tables.principal_of(client);
@@ -399,7 +399,7 @@ impl Machine {
         let waiter = &mut self.tables.waiters[slot];
         let until = self.now.after(limits::ORPHAN_WINDOW).min(waiter.deadline);
         waiter.orphan = Some(until);
-        if waiter.role != Role::Other {
+        if waiter.role != WaiterRole::Other {
             self.tables.wait_timers.remove(slot);
             self.tables.wait_timers.insert(slot, until);
         }

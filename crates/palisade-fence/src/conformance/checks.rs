@@ -13,7 +13,7 @@ use crate::conformance::steps::{
     t,
 };
 use crate::conformance::{Habit, Report, Subject};
-use crate::fence::{Change, Write};
+use crate::fence::{Edit, Write};
 
 /// Runs each named check and records its result.
 macro_rules! checks {
@@ -122,7 +122,7 @@ async fn a_late_write_is_reported_once<S: Subject>(s: &S) -> Result<(), Failure>
     admitted(r.put(33, "old").await?)?;
     admitted(r.put(34, "new").await?)?;
     admitted(r.claim_as(shown(new)).await?)?;
-    let late = Write::new(KEY, Change::Put(b"late"));
+    let late = Write::new(KEY, Edit::Put(b"late"));
     stale(r.write_as(shown(old), late).await?, 33, 34)?;
     stale(r.write_as(old.into(), late).await?, 33, 34)?;
     let heard = heard.take();
@@ -232,7 +232,7 @@ async fn resources_are_tracked_apart<S: Subject>(s: &S) -> Result<(), Failure> {
 
 async fn keys_of_a_resource_share_its_fence<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "keys").await?;
-    admitted(r.write(2, Write::new("/other", Change::Put(b"x"))).await?)?;
+    admitted(r.write(2, Write::new("/other", Edit::Put(b"x"))).await?)?;
     stale(r.put(1, "late").await?, 1, 2)
 }
 
@@ -258,12 +258,12 @@ async fn deleting_nothing_did_not_succeed<S: Subject>(s: &S) -> Result<(), Failu
     let r = Probe::fresh(s, "zero-rows").await?;
     admitted(r.claim(1).await?)?;
     rejected(
-        r.write(1, Write::new(KEY, Change::Delete)).await?,
+        r.write(1, Write::new(KEY, Edit::Delete)).await?,
         &Reject::Missing,
     )?;
     admitted(r.put(1, "x").await?)?;
     admitted(r.claim(2).await?)?;
-    admitted(r.write(2, Write::new(KEY, Change::Delete)).await?)?;
+    admitted(r.write(2, Write::new(KEY, Edit::Delete)).await?)?;
     r.holds(None).await
 }
 
@@ -338,19 +338,19 @@ async fn the_same_token_writes_again<S: Subject>(s: &S) -> Result<(), Failure> {
 
 async fn a_repeated_number_is_carried_out_once<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "repeat").await?;
-    admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
-    repeated(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
+    admitted(r.numbered(5, 1, Edit::Put(b"v1")).await?)?;
+    repeated(r.numbered(5, 1, Edit::Put(b"v1")).await?)?;
     r.holds(Some("v1")).await
 }
 
 /// The duplicate of FIELD (b): v1 was sent twice, v2 was acknowledged, then the first copy of v1 arrives.
 async fn a_lower_number_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "duplicate").await?;
-    admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
-    admitted(r.numbered(5, 2, Change::Put(b"v2")).await?)?;
+    admitted(r.numbered(5, 1, Edit::Put(b"v1")).await?)?;
+    admitted(r.numbered(5, 2, Edit::Put(b"v2")).await?)?;
     let last = Sequence::new(2).ok_or("the check's own number")?;
     rejected(
-        r.numbered(5, 1, Change::Put(b"v1")).await?,
+        r.numbered(5, 1, Edit::Put(b"v1")).await?,
         &Reject::SequenceStale { last },
     )?;
     r.holds(Some("v2")).await
@@ -358,33 +358,33 @@ async fn a_lower_number_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
 
 async fn a_gap_in_the_numbers_is_admitted<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "gap").await?;
-    admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
-    admitted(r.numbered(5, 10, Change::Put(b"v10")).await?)?;
+    admitted(r.numbered(5, 1, Edit::Put(b"v1")).await?)?;
+    admitted(r.numbered(5, 10, Edit::Put(b"v10")).await?)?;
     r.holds(Some("v10")).await
 }
 
 async fn numbers_start_again_under_a_higher_token<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "again").await?;
-    admitted(r.numbered(5, 10, Change::Put(b"old")).await?)?;
-    admitted(r.numbered(6, 0, Change::Put(b"new")).await?)?;
-    stale(r.numbered(5, 11, Change::Put(b"late")).await?, 5, 6)?;
+    admitted(r.numbered(5, 10, Edit::Put(b"old")).await?)?;
+    admitted(r.numbered(6, 0, Edit::Put(b"new")).await?)?;
+    stale(r.numbered(5, 11, Edit::Put(b"late")).await?, 5, 6)?;
     r.holds(Some("new")).await
 }
 
 async fn a_number_is_not_reused_for_another_write<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "reused").await?;
-    admitted(r.numbered(5, 1, Change::Put(b"first")).await?)?;
+    admitted(r.numbered(5, 1, Edit::Put(b"first")).await?)?;
     let last = Sequence::new(1).ok_or("the check's own number")?;
-    let other = r.numbered(5, 1, Change::Put(b"other")).await?;
+    let other = r.numbered(5, 1, Edit::Put(b"other")).await?;
     rejected(other, &Reject::SequenceReused { last })?;
     r.holds(Some("first")).await
 }
 
 async fn an_append_is_repeated_safely<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "append").await?;
-    admitted(r.numbered(5, 1, Change::Append(b"a")).await?)?;
-    admitted(r.numbered(5, 2, Change::Append(b"b")).await?)?;
-    repeated(r.numbered(5, 2, Change::Append(b"b")).await?)?;
+    admitted(r.numbered(5, 1, Edit::Append(b"a")).await?)?;
+    admitted(r.numbered(5, 2, Edit::Append(b"b")).await?)?;
+    repeated(r.numbered(5, 2, Edit::Append(b"b")).await?)?;
     r.holds(Some("ab")).await
 }
 
@@ -405,10 +405,10 @@ async fn a_claim_leaves_the_one_write<S: Subject>(s: &S) -> Result<(), Failure> 
 
 async fn a_repeat_of_the_one_write_is_recognised<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "once-repeated").await?;
-    admitted(r.numbered(5, 1, Change::Put(b"one")).await?)?;
-    repeated(r.numbered(5, 1, Change::Put(b"one")).await?)?;
+    admitted(r.numbered(5, 1, Edit::Put(b"one")).await?)?;
+    repeated(r.numbered(5, 1, Edit::Put(b"one")).await?)?;
     rejected(
-        r.numbered(5, 2, Change::Put(b"two")).await?,
+        r.numbered(5, 2, Edit::Put(b"two")).await?,
         &Reject::AlreadyWritten,
     )?;
     r.holds(Some("one")).await

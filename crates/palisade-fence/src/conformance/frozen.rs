@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use crate::conformance::race::{adds, both, counter, start};
 use crate::conformance::steps::{Failure, Probe, admitted, reads};
 use crate::conformance::{Habit, Subject};
-use crate::fence::{Change, Fence};
+use crate::fence::{Edit, Fence};
 
 /// Freezes the old holder's write after a number of waits. The new holder's turn comes before the write
 /// continues, or around it. Every acknowledged addition must be present afterwards.
@@ -145,9 +145,9 @@ pub(super) async fn a_write_given_up_and_repeated_is_there_once<S: Subject>(
         };
         let change = || {
             if habit.appends {
-                Change::Append(piece.as_bytes())
+                Edit::Append(piece.as_bytes())
             } else {
-                Change::Put(piece.as_bytes())
+                Edit::Put(piece.as_bytes())
             }
         };
         let mut write = Stepped::new(r.numbered(token, 1, change()));

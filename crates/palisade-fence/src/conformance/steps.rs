@@ -8,7 +8,7 @@ use palisade_core::{AuthorityId, Token};
 use crate::admitted::Admitted;
 use crate::conformance::Subject;
 use crate::error::{Error, Result as Answered};
-use crate::fence::{Change, Fence, Write};
+use crate::fence::{Edit, Fence, Write};
 
 /// Keeps what is reported: the refused token, the highest one, and the operation.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl<F: Fence> Probe<F> {
     }
 
     pub(super) async fn put(&self, token: u64, text: &str) -> Result<Answer<()>, Failure> {
-        let write = Write::new(KEY, Change::Put(text.as_bytes()));
+        let write = Write::new(KEY, Edit::Put(text.as_bytes()));
         self.write(token, write).await
     }
 
@@ -75,7 +75,7 @@ impl<F: Fence> Probe<F> {
         &self,
         token: u64,
         number: u64,
-        change: Change<'_>,
+        change: Edit<'_>,
     ) -> Result<Answer<()>, Failure> {
         let sequence = Sequence::new(number).ok_or("the check's own number")?;
         self.write(token, Write::new(KEY, change).numbered(sequence))
@@ -95,7 +95,7 @@ impl<F: Fence> Probe<F> {
     }
 
     pub(super) async fn tokenless(&self, text: &str) -> Result<Answer<()>, Failure> {
-        let change = Change::Put(text.as_bytes());
+        let change = Edit::Put(text.as_bytes());
         answer(self.fence.write_tokenless(KEY, change).await)
     }
 

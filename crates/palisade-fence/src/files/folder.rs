@@ -13,7 +13,7 @@ use super::locked::{LOCK, Locked, OWN, load};
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
-use crate::fence::{Change, Write};
+use crate::fence::{Edit, Write};
 use crate::lock_holder::{FileLock, LockHolder, holders, in_the_way};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, digest};
@@ -131,7 +131,7 @@ impl Folder {
     ///
     /// # Errors
     /// As [`Folder::claim`]; [`Error::Name`] and [`Error::Argument`] for a file that cannot be one of the folder.
-    pub fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    pub fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         self.change(None, key, &change.into(), None)
     }
 

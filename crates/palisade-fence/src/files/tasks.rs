@@ -7,7 +7,7 @@ use super::folder::Folder;
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::Result;
-use crate::fence::{Change, Fence, Write};
+use crate::fence::{Edit, Fence, Write};
 use crate::objects::{Alter, Credentials};
 
 /// A [`Folder`] as a [`Fence`]: every call runs on Tokio's threads for blocking work, and continues there if
@@ -62,7 +62,7 @@ impl Fence for AsyncFolder {
         .await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         let (key, alter) = (key.to_owned(), Alter::from(change));
         self.run(move |folder| folder.change(None, &key, &alter, None))
             .await

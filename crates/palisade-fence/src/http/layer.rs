@@ -36,7 +36,7 @@ use crate::http::outcome::WriteEnd;
 use crate::http::policy::BadPolicy;
 use crate::http::problem::is_grpc;
 use crate::http::relay::{Relay, before};
-use crate::http::{Counts, Marks, Policy, Problem, Resources, Start, TOKEN_HEADER, Tokenless};
+use crate::http::{Counts, LastRun, Marks, Policy, Problem, Resources, TOKEN_HEADER, Tokenless};
 use crate::sequencer::Check;
 
 /// Puts a fence in front of a service. Clones, and the services that they create, share lanes and counts.
@@ -98,7 +98,7 @@ impl<M: Marks, R: Resources> FenceLayer<M, R> {
         sequencers: Check,
     ) -> Result<FenceLayer<M, R>, BadPolicy> {
         policy.check()?;
-        let unsettled = (policy.start == Start::Unclean).then_some(policy.settle);
+        let unsettled = (policy.start == LastRun::Unclean).then_some(policy.settle);
         Ok(FenceLayer(Arc::new(LayerState {
             marks,
             resources,

@@ -44,7 +44,7 @@
 //!
 //! **The promise then depends on that bound**: the service must end all work for a request within that time
 //! after the connection was closed. The same bound applies after a crash of this process: with
-//! [`Start::Unclean`] no mark is raised for that long. A service that works on a request for longer, or answers
+//! [`LastRun::Unclean`] no mark is raised for that long. A service that works on a request for longer, or answers
 //! before the effect (a queue, a job), is outside the promise; it must pass the token on and check it where the
 //! effect happens.
 //!
@@ -86,6 +86,6 @@ pub use headers::{
 pub use layer::{FenceLayer, FenceService};
 pub use marks::{Marks, RequestEffect};
 pub use outcome::UpstreamOutcome;
-pub use policy::{BadPolicy, Policy, Start, Tokenless};
-pub use problem::{Problem, Refused};
+pub use policy::{BadPolicy, LastRun, Policy, Tokenless};
+pub use problem::{Problem, UnjudgedRefusal};
 pub use route::{BadRoute, Resources, Routes, Target};

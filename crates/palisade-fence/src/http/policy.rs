@@ -15,7 +15,7 @@ pub struct Policy {
     /// How to treat writes without a token.
     pub tokenless: Tokenless,
     /// How the previous process ended.
-    pub start: Start,
+    pub start: LastRun,
     /// The largest body of a write; a larger one is `too_large`. The body is read to its end before the write starts,
     /// so that no request waits for a slow client (rule F12).
     pub request_bytes: usize,
@@ -47,7 +47,7 @@ pub enum Tokenless {
 
 /// How the previous process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum LastRun {
     /// There was none, or it ended with no write in progress.
     Clean,
     /// The last run may have ended with writes in progress, so no mark is raised before [`Policy::settle`] is over.
@@ -103,7 +103,7 @@ impl Default for Policy {
             settle: Duration::from_secs(30),
             one_at_a_time: false,
             tokenless: Tokenless::Refused,
-            start: Start::Clean,
+            start: LastRun::Clean,
             request_bytes: 16 << 20,
             request_time: Duration::from_secs(30),
             flight: Duration::from_secs(120),
@@ -138,7 +138,7 @@ pub enum BadPolicy {
         /// The largest value; for the size of one body, [`Policy::held_bytes`].
         max: usize,
     },
-    /// [`Start::Unclean`] needs a Tokio runtime, to wait until the writes have settled.
+    /// [`LastRun::Unclean`] needs a Tokio runtime, to wait until the writes have settled.
     #[error("an unclean start needs a Tokio runtime")]
     NoRuntime,
 }

@@ -31,7 +31,7 @@ pub struct Problem {
 /// An extension of the response to a [`Problem`] that no fence has judged, so that it can be recorded (rule F13)
 /// with [`audit::refused`](crate::audit::refused).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct UnjudgedRefusal {
     /// Its code.
     pub reason: Code,
     /// Its message.
@@ -258,7 +258,7 @@ impl IntoResponse for Problem {
         let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
         let mut response = (self.status, json, body).into_response();
         if !self.judged {
-            response.extensions_mut().insert(Refused {
+            response.extensions_mut().insert(UnjudgedRefusal {
                 reason: self.code,
                 why: self.message,
             });

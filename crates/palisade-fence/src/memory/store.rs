@@ -8,7 +8,7 @@ use crate::admin::{Admin, Listed};
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::Result;
-use crate::fence::{Change, Fence, Write};
+use crate::fence::{Edit, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
 use crate::objects::{
     Bytes, Credentials, Operation, Plan, Request, ResourceTable, StoreLimits, View,
@@ -132,7 +132,7 @@ impl Fence for Resource {
         Ok(self.submit(Some(pass), operation)?.map(|_| ()))
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
         Ok(self.submit(None, operation)?.map(|_| ()))
     }

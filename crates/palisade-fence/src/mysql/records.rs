@@ -137,7 +137,7 @@ impl Records {
         tx: &mut Transaction<'_>,
         id: &str,
         pass: Pass<'_>,
-    ) -> Result<Option<Stored>> {
+    ) -> Result<Option<StoredRow>> {
         let row: Option<Row> = tx.exec_first(LOCK, Params::from(vec![("id", id)])).await?;
         let stored = match row {
             None => None,
@@ -179,7 +179,7 @@ impl Records {
 }
 
 /// The token and the text of a row.
-type Stored = (i64, Option<String>);
+type StoredRow = (i64, Option<String>);
 
 fn rejected(id: &str, pass: Pass<'_>, reject: Reject) -> Error {
     audit::reject(id, Some(pass), reject)

@@ -9,7 +9,7 @@ use super::files::{Files, Loaded};
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::{Error, Result};
-use crate::fence::{Change, Fence, Write};
+use crate::fence::{Edit, Fence, Write};
 use crate::guard_row::{CorruptRow, GuardRow};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, Operation};
@@ -239,7 +239,7 @@ impl Fence for Resource {
         Ok(self.carry_out(Some(pass), operation).await?.map(|_| ()))
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
         Ok(self.carry_out(None, operation).await?.map(|_| ()))
     }

@@ -3,7 +3,7 @@
 use palisade_core::fence::{Op, Pass, Rearm, Sequence};
 use palisade_core::{AuthorityId, LockName, Token};
 
-use crate::fence::Change;
+use crate::fence::Edit;
 use crate::name::{ObjectPath, ResourceId};
 
 /// One operation at one resource.
@@ -51,7 +51,7 @@ pub(crate) struct Numbered {
     pub(crate) digest: u64,
 }
 
-/// A [`Change`] that owns its bytes.
+/// An [`Edit`] that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Alter {
     Put(Vec<u8>),
@@ -211,12 +211,12 @@ impl Alter {
     }
 }
 
-impl From<Change<'_>> for Alter {
-    fn from(change: Change<'_>) -> Alter {
+impl From<Edit<'_>> for Alter {
+    fn from(change: Edit<'_>) -> Alter {
         match change {
-            Change::Put(bytes) => Alter::Put(bytes.to_vec()),
-            Change::Append(bytes) => Alter::Append(bytes.to_vec()),
-            Change::Delete => Alter::Delete,
+            Edit::Put(bytes) => Alter::Put(bytes.to_vec()),
+            Edit::Append(bytes) => Alter::Append(bytes.to_vec()),
+            Edit::Delete => Alter::Delete,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::resource::{Resource, Writing};
 use super::script::Script;
 use crate::admitted::Admitted;
 use crate::error::{Error, Result};
-use crate::fence::{Change, Fence, Write};
+use crate::fence::{Edit, Fence, Write};
 use crate::name::ObjectPath;
 
 /// The script for appending: a hash has no command that appends.
@@ -53,15 +53,15 @@ impl<C: ConnectionLike + Clone + Send + Sync> Objects<C> {
         &self,
         writing: Writing<'_>,
         key: &str,
-        change: Change<'_>,
+        change: Edit<'_>,
     ) -> Result<Admitted<()>> {
         let path = ObjectPath::new(key)?;
         let (mut connection, path) = (self.connection.clone(), path.as_str());
         let connection = &mut connection;
         match change {
-            Change::Put(bytes) => writing.hset(connection, &self.key, &[(path, bytes)]).await,
-            Change::Delete => writing.hdel(connection, &self.key, path).await,
-            Change::Append(bytes) => {
+            Edit::Put(bytes) => writing.hset(connection, &self.key, &[(path, bytes)]).await,
+            Edit::Delete => writing.hdel(connection, &self.key, path).await,
+            Edit::Append(bytes) => {
                 let script = APPEND
                     .as_ref()
                     .map_err(|error| Error::Argument(error.to_string()))?;
@@ -98,7 +98,7 @@ impl<C: ConnectionLike + Clone + Send + Sync> Fence for Objects<C> {
         self.change(writing, write.key, write.change).await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         self.change(self.resource.write_tokenless(), key, change)
             .await
     }

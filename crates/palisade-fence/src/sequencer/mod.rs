@@ -223,7 +223,7 @@ struct Header {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Payload {
+struct SequencerPayload {
     iss: String,
     lock: String,
     mode: GrantMode,
@@ -271,7 +271,7 @@ impl Keys {
         self.read(payload)
     }
 
-    fn read(&self, payload: Payload) -> Result<Sequencer, BadSequencer> {
+    fn read(&self, payload: SequencerPayload) -> Result<Sequencer, BadSequencer> {
         use BadSequencer::Malformed;
 
         if payload.iss != self.issuer().as_str() {

@@ -15,14 +15,14 @@ use crate::store::compaction::Replica;
 /// The fences in a directory as they were when it was read. Reading locks and changes nothing, so a store or a gateway
 /// may be serving the directory. It contains every fence that was raised before the call.
 #[derive(Debug)]
-pub struct Look(ResourceTable);
+pub struct FencesOnDisk(ResourceTable);
 
-impl Look {
+impl FencesOnDisk {
     /// Reads a directory.
     ///
     /// # Errors
     /// [`OpenError`]: there is no directory of a store, or it cannot be read.
-    pub fn at(dir: &Path) -> Result<Look, OpenError> {
+    pub fn at(dir: &Path) -> Result<FencesOnDisk, OpenError> {
         let storage = DirStorage::observe(dir)?;
         let incarnation = match purpose(&storage)? {
             Purpose::Single(identity) => identity.incarnation,
@@ -39,7 +39,7 @@ impl Look {
             seen.replay(|_, payload| replica.frame(payload))?;
             Ok::<_, OpenError>(replica.table)
         })?;
-        Ok(Look(table))
+        Ok(FencesOnDisk(table))
     }
 
     /// Returns one fence; `None` if the resource is not fenced.

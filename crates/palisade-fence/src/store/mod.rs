@@ -43,7 +43,7 @@ use tracing::Span;
 
 pub use counts::Counts;
 pub use error::OpenError;
-pub use look::Look;
+pub use look::FencesOnDisk;
 pub use resource::Resource;
 pub use settings::Settings;
 

@@ -5,7 +5,7 @@ use palisade_core::fence::Pass;
 use crate::admitted::Admitted;
 use crate::audit;
 use crate::error::Result;
-use crate::fence::{Change, Fence, Write};
+use crate::fence::{Edit, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
 use crate::objects::{Bytes, Operation, Request, View};
 use crate::store::Store;
@@ -70,7 +70,7 @@ impl Fence for Resource {
         Ok(self.submit(Some(pass), operation).await?.map(|_| ()))
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
         Ok(self.submit(None, operation).await?.map(|_| ()))
     }

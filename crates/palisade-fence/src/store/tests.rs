@@ -3,13 +3,13 @@
 use palisade_core::fence::{Mode, Pass, Rule, Sequence};
 use palisade_core::{Code, Token};
 use palisade_wal::Options;
-use palisade_wal::testing::{Fault, Loss, SimStorage};
+use palisade_wal::testing::{CrashLoss, Fault, SimStorage};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::admitted::Admitted;
 use crate::error::ErrorKind;
-use crate::fence::{Change, Fence, Write};
+use crate::fence::{Edit, Fence, Write};
 use crate::objects::StoreLimits;
 
 fn settings() -> Settings {
@@ -34,7 +34,7 @@ fn pass(token: u64) -> Pass<'static> {
 /// Writes the line of one step of the workload, which contains the number of the step.
 async fn write(store: &Store, step: u64) -> Result<Admitted<()>> {
     let line = format!("{step:04}{}", "x".repeat(96));
-    let write = Write::new("/log", Change::Append(line.as_bytes()));
+    let write = Write::new("/log", Edit::Append(line.as_bytes()));
     let resource = store.resource("r").unwrap();
     resource
         .write(
@@ -60,7 +60,7 @@ fn a_restart_keeps_objects_fences_and_the_last_number() {
     runtime().block_on(async {
         let store = open(&storage).unwrap();
         let resource = store.resource("r").unwrap();
-        let append = Write::new("/f", Change::Append(b"once")).numbered(Sequence::new(7).unwrap());
+        let append = Write::new("/f", Edit::Append(b"once")).numbered(Sequence::new(7).unwrap());
         resource.write(pass(5), append).await.unwrap();
         drop((store, resource));
 
@@ -93,7 +93,11 @@ fn a_crash_at_any_storage_call_loses_nothing_acknowledged() {
     assert!(calls > 100, "{calls}");
     let mut crashes = 0;
     for call in 1..=calls {
-        for loss in [Loss::DropAll, Loss::KeepAll, Loss::Torn(call)] {
+        for loss in [
+            CrashLoss::DropAll,
+            CrashLoss::KeepAll,
+            CrashLoss::Torn(call),
+        ] {
             let storage = SimStorage::new(call);
             storage.fault_at(call, Fault::Crash);
             let acknowledged = runtime().block_on(workload(&storage, STEPS));
@@ -112,7 +116,11 @@ fn an_error_at_any_storage_call_loses_nothing_acknowledged() {
         let storage = SimStorage::new(call);
         storage.fault_at(call, Fault::Error);
         let acknowledged = runtime().block_on(workload(&storage, STEPS));
-        runtime().block_on(survives(&storage.crash(Loss::DropAll), acknowledged, call));
+        runtime().block_on(survives(
+            &storage.crash(CrashLoss::DropAll),
+            acknowledged,
+            call,
+        ));
     }
 }
 
@@ -126,7 +134,7 @@ fn acknowledged_writes_are_lost_if_syncs_lie() {
         for step in 0..10 {
             write(&store, step).await.unwrap();
         }
-        let after = open(&storage.crash(Loss::DropAll)).unwrap();
+        let after = open(&storage.crash(CrashLoss::DropAll)).unwrap();
         assert_eq!(read(&after, "/log").await, None);
     });
 }
@@ -224,12 +232,12 @@ fn snapshots_bound_the_log_and_keep_everything() {
         while !has_snapshot(&storage) {
             step += 1;
             let body = step.to_string().repeat(100);
-            let put = Write::new("/f", Change::Put(body.as_bytes()));
+            let put = Write::new("/f", Edit::Put(body.as_bytes()));
             resource.write(pass(step), put).await.unwrap();
             assert!(step < 100_000, "no snapshot");
         }
         drop((store, resource));
-        let after = open(&storage.crash(Loss::DropAll)).unwrap();
+        let after = open(&storage.crash(CrashLoss::DropAll)).unwrap();
         assert!(after.recovered().snapshot.is_some());
         assert_eq!(highest(&after).await, Some(step));
         assert_eq!(read(&after, "/f").await, Some(step.to_string().repeat(100)));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use palisade_core::{AuthorityId, Code, LockName, Token};
 use palisade_fence::store::{Settings, Store};
 use palisade_fence::{
-    Admin, Change, Fence, Pass, Rearm, Reject, Rule, StoreLimits, Write, audit, memory,
+    Admin, Edit, Fence, Pass, Rearm, Reject, Rule, StoreLimits, Write, audit, memory,
 };
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
@@ -25,7 +25,7 @@ const fn floor(floor: Token, lower_from: Option<Token>) -> Rearm<'static> {
 
 async fn an_operator_looks_and_rearms<A: Admin, F: Fence>(mut admin: A, of: impl Fn(&str) -> F) {
     for name in ["b/2", "a", "b/1", "b/3"] {
-        let put = Write::new("/x", Change::Put(b"data"));
+        let put = Write::new("/x", Edit::Put(b"data"));
         of(name).write(Pass::new(t(50)), put).await.unwrap();
     }
     let names = async |admin: &mut A, after| {

@@ -97,7 +97,7 @@ async fn a_directory_is_opened_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn racing_tasks_lose_no_acknowledged_append() {
-    use palisade_fence::{Change, Fence, Pass, Write};
+    use palisade_fence::{Edit, Fence, Pass, Write};
 
     let OnDisk { store, dir: _dir } = OnDisk::new(Mode::Claim);
     let racers: Vec<_> = (1..=64_u64)
@@ -108,7 +108,7 @@ async fn racing_tasks_lose_no_acknowledged_append() {
                 let line = format!("{token}\n");
                 let mut acknowledged = Vec::new();
                 for _ in 0..20 {
-                    let write = Write::new("/log", Change::Append(line.as_bytes()));
+                    let write = Write::new("/log", Edit::Append(line.as_bytes()));
                     match resource.write(pass, write).await {
                         Ok(_) => acknowledged.push(token),
                         Err(error) if error.rejected().is_some() => break,

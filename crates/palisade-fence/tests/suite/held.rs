@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use palisade_core::Token;
-use palisade_fence::{Change, Fence, Pass, Write};
+use palisade_fence::{Edit, Fence, Pass, Write};
 use palisade_testbed::{Direction, Proxy};
 
 const KEY: &str = "/counter";
@@ -65,7 +65,7 @@ async fn start<F: Fence>(fence: &F, pass: Pass<'_>) -> u64 {
 
 async fn adds<F: Fence>(fence: &F, pass: Pass<'_>, before: u64) -> bool {
     let text = (before + 1).to_string();
-    let write = Write::new(KEY, Change::Put(text.as_bytes()));
+    let write = Write::new(KEY, Edit::Put(text.as_bytes()));
     fence.write(pass, write).await.is_ok()
 }
 

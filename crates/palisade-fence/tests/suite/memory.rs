@@ -3,7 +3,7 @@
 use palisade_core::Token;
 use palisade_fence::conformance::{self, Habit, Subject, TEXTBOOK_FAILS, UNFENCED_FAILS};
 use palisade_fence::{
-    Change, Fence as _, Mode, Pass, Reject, Result, Rule, StoreLimits, Write, enter_all, memory,
+    Edit, Fence as _, Mode, Pass, Reject, Result, Rule, StoreLimits, Write, enter_all, memory,
 };
 
 struct Memory(memory::Store);
@@ -119,7 +119,7 @@ async fn several_are_claimed_before_any_is_read() {
     assert_eq!(all.keys().copied().collect::<Vec<_>>(), ["a", "b", "c"]);
     for (resource, claimed) in [(&a, &all["a"]), (&b, &all["b"]), (&c, &all["c"])] {
         let late = resource
-            .write(pass(9), Write::new("/x", Change::Put(b"late")))
+            .write(pass(9), Write::new("/x", Edit::Put(b"late")))
             .await;
         assert!(late.unwrap_err().rejected().is_some());
         claimed.read("/x").await.unwrap();

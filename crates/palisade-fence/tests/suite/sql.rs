@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use palisade_core::{AuthorityId, LockName, Token};
-use palisade_fence::{Admitted, Change, Op, Pass, Reject, Report, Sequence};
+use palisade_fence::{Admitted, Edit, Op, Pass, Reject, Report, Sequence};
 
 /// An operation in one transaction, with one of the database's forms of the fence.
 #[derive(Clone)]
@@ -33,13 +33,13 @@ pub(crate) enum Alter {
     Delete,
 }
 
-impl From<Change<'_>> for Alter {
-    fn from(change: Change<'_>) -> Alter {
+impl From<Edit<'_>> for Alter {
+    fn from(change: Edit<'_>) -> Alter {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         match change {
-            Change::Put(bytes) => Alter::Put(text(bytes)),
-            Change::Append(bytes) => Alter::Append(text(bytes)),
-            Change::Delete => Alter::Delete,
+            Edit::Put(bytes) => Alter::Put(text(bytes)),
+            Edit::Append(bytes) => Alter::Append(text(bytes)),
+            Edit::Delete => Alter::Delete,
         }
     }
 }

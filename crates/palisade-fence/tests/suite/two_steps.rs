@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use palisade_fence::conformance::{self, Habit, Subject};
-use palisade_fence::{Admitted, Change, Fence, FenceState, Op, Pass, Result, Rule, Verdict, Write};
+use palisade_fence::{Admitted, Edit, Fence, FenceState, Op, Pass, Result, Rule, Verdict, Write};
 
 /// Reads the mark, decides by the correct rule, and then writes whatever happened in between.
 #[derive(Default)]
@@ -54,12 +54,12 @@ impl Naive {
         }
     }
 
-    fn change(&self, key: &str, change: Change<'_>) {
+    fn change(&self, key: &str, change: Edit<'_>) {
         let mut inside = self.inside.lock().unwrap();
         match change {
-            Change::Put(bytes) => drop(inside.1.insert(key.to_owned(), bytes.to_vec())),
-            Change::Append(bytes) => inside.1.entry(key.to_owned()).or_default().extend(bytes),
-            Change::Delete => drop(inside.1.remove(key)),
+            Edit::Put(bytes) => drop(inside.1.insert(key.to_owned(), bytes.to_vec())),
+            Edit::Append(bytes) => inside.1.entry(key.to_owned()).or_default().extend(bytes),
+            Edit::Delete => drop(inside.1.remove(key)),
         }
     }
 }
@@ -85,7 +85,7 @@ impl Fence for Resource {
         Ok(Admitted::new((), Some(pass.token)))
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         let mark = self.0.inside.lock().unwrap().0.clone();
         if let Verdict::Reject(reject) = mark.decide_tokenless_write() {
             return Err(reject.into());

@@ -9,7 +9,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _};
 use crate::codec::encode;
 use crate::ended::{BY_LOCK, ENDED, Ended, PlacesByLock, Size, cost, note};
 use crate::ledger::{GAPS, LATE, OPEN, REFUSED};
-use crate::{Bounds, End, How, Mode, Query, Reader, Row};
+use crate::{Bounds, End, HoldMode, How, Query, Reader, Row};
 
 const LOCKS: [&str; 4] = ["hot", "hot/1", "b", "another"];
 
@@ -68,7 +68,7 @@ impl Twin {
             grant: token,
             token,
             lock: lock.into(),
-            mode: Mode::Permits,
+            mode: HoldMode::Permits,
             slots: 0,
             client: "x".into(),
             principal: [7; 16],

@@ -4,14 +4,14 @@ use std::fs;
 
 use palisade_core::{Change, Token};
 
-use super::{BEGINNING, FILE, Place, owner};
-use crate::{Bounds, Ledger, Query, Why};
+use super::{BEGINNING, FILE, TestAuthority, owner};
+use crate::{Bounds, GapReason, Ledger, Query};
 
 /// A kill leaves the file as it was after the last durable commit: the copy of an open file is one. The log has the rest, and
 /// gives every page that the server would have given. The control is the copy without it.
 #[test]
 fn what_a_kill_took_from_memory_comes_from_the_log_and_is_the_same() {
-    let mut place = Place::new();
+    let mut place = TestAuthority::new();
     for lock in ["ends-before", "ends-after", "lasts"] {
         place.acquire(lock, "x");
     }
@@ -38,7 +38,7 @@ fn what_a_kill_took_from_memory_comes_from_the_log_and_is_the_same() {
     };
     assert_eq!(rows(&killed).len(), 4);
     // A refill tells all that the log has, and so what was taken before, too.
-    killed.take(&place.log, Why::LogDropped, BEGINNING);
+    killed.take(&place.log, GapReason::LogDropped, BEGINNING);
     killed.commit(BEGINNING + place.ms, true).unwrap();
     assert_eq!(rows(&killed), rows(&place.ledger));
     assert_eq!(rows(&killed).len(), 9);
@@ -50,7 +50,7 @@ fn what_a_kill_took_from_memory_comes_from_the_log_and_is_the_same() {
 #[test]
 fn memory_is_full_by_rows_or_by_bytes() {
     let until_full = |metadata: usize, again: bool| {
-        let mut place = Place::new();
+        let mut place = TestAuthority::new();
         place.acquire("a", "x");
         let mut event = place.log.remove(0);
         let mut count = 1;
@@ -62,9 +62,11 @@ fn memory_is_full_by_rows_or_by_bytes() {
             } else {
                 event.token = Token::new(event.token.get() + 1).unwrap();
             }
-            place
-                .ledger
-                .take(std::slice::from_ref(&event), Why::LogDropped, BEGINNING);
+            place.ledger.take(
+                std::slice::from_ref(&event),
+                GapReason::LogDropped,
+                BEGINNING,
+            );
             count += 1;
         }
         place.commit();

@@ -3,7 +3,7 @@
 use std::num::NonZero;
 
 use palisade_core::machine::{
-    Answered, Closing, Extension, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record,
+    Answered, Closing, Extension, Head, KeptRecord, LeaseRecord, LiveGrant, Over, Part, Record,
     ShareRecord, WaiterRecord,
 };
 use palisade_core::{
@@ -202,7 +202,7 @@ fn put_head(out: &mut Vec<u8>, head: &Head) {
     }
 }
 
-fn put_grant(out: &mut Vec<u8>, grant: &GrantRecord) {
+fn put_grant(out: &mut Vec<u8>, grant: &LiveGrant) {
     out.text(&grant.lock);
     out.number(grant.token.get());
     out.bytes(grant.key.as_bytes());
@@ -290,7 +290,7 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
                 reserved: Some(reader.timestamp()?).filter(|at| *at != Timestamp::ZERO),
                 inherited: reader.optional(tag == GRANT_INHERITING, Reader::timestamp)?,
             };
-            Record::Grant(GrantRecord { closing, ..grant })
+            Record::Grant(LiveGrant { closing, ..grant })
         }
         tag @ (SHARE | HOLDER | SHARE_UPDATE) => Record::Share(ShareRecord {
             grant: get_grant(reader)?,
@@ -359,8 +359,8 @@ fn get_extension(reader: &mut Reader<'_>) -> Result<Extension, Malformed> {
     }
 }
 
-fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {
-    Ok(GrantRecord {
+fn get_grant(reader: &mut Reader<'_>) -> Result<LiveGrant, Malformed> {
+    Ok(LiveGrant {
         lock: reader.lock()?,
         token: reader.token()?,
         key: reader.key()?,

@@ -29,7 +29,7 @@ use palisade_wal::{
 use crate::clock::{boottime, wall};
 use crate::orderer::ROOM;
 use crate::replay::{Replay, ReplayError};
-use crate::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
+use crate::{Identity, Log, LogError, Pipeline, PipelineStart, Returning, seed, start};
 
 // A batch is one frame of the log.
 const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
@@ -176,7 +176,7 @@ fn start_on(
     .map_err(Error::Start)?;
     let resumed = seen.and_then(|seen| seen.returning(machine.now(), boottime()));
     let returning = resumed.unwrap_or(Returning::Restarted);
-    let pipeline = start(Start {
+    let pipeline = start(PipelineStart {
         identity,
         machine,
         log: Box::new(OnDisk {

@@ -44,7 +44,7 @@ use palisade_core::{
 };
 
 pub use presence::Presence;
-pub use replies::Address;
+pub use replies::ReplyAddress;
 
 use super::codec::{encode_by, encode_command, encode_head, place, take_back, version_needed};
 use super::log::Writable;
@@ -89,7 +89,7 @@ pub struct Moment {
 }
 
 /// Answers and events that may leave the authority, because the batch that they rest on is durable.
-pub struct Released<'a, A> {
+pub struct DurableOutput<'a, A> {
     /// Answers, in the order in which they were found.
     pub answers: Drain<'a, (A, Answer)>,
     /// Changes of locks, in the order of the log.
@@ -132,7 +132,7 @@ pub struct Orderer<A> {
     draining: Option<Vec<(Principal, RequestId)>>,
 }
 
-impl<A: Address> Orderer<A> {
+impl<A: ReplyAddress> Orderer<A> {
     /// Goes on from the state a log ends in. With a manual clock no absence is recognised: it may move while nothing
     /// works.
     #[must_use]
@@ -409,9 +409,9 @@ impl<A: Address> Orderer<A> {
     }
 
     /// The batch is durable and over, so the answers and events that rest on it may leave.
-    pub fn committed(&mut self) -> Released<'_, A> {
+    pub fn committed(&mut self) -> DurableOutput<'_, A> {
         self.end_batch();
-        Released {
+        DurableOutput {
             answers: self.replies.take(),
             events: self.events.drain(..),
         }

@@ -9,7 +9,7 @@ use palisade_core::{Principal, RequestId};
 use crate::request::{Answer, Failure};
 
 /// Where an answer goes.
-pub trait Address {
+pub trait ReplyAddress {
     /// The session that asked, if one did: its waiting requests leave their queues when it ends.
     fn session(&self) -> Option<u64>;
 
@@ -18,18 +18,18 @@ pub trait Address {
 }
 
 /// A request's id, under its principal.
-pub(super) type Named = (Principal, RequestId);
+pub(super) type CallerRequest = (Principal, RequestId);
 
 /// Answers that leave with the batch, and callers that have no answer yet.
 pub(super) struct Replies<A> {
     ready: Vec<(A, Answer)>,
-    waiting: HashMap<Named, Waiting<A>>,
+    waiting: HashMap<CallerRequest, UnansweredCaller<A>>,
     /// The waiting requests of each session, in the order in which they were asked.
-    of_sessions: BTreeMap<(u64, u64), Named>,
+    of_sessions: BTreeMap<(u64, u64), CallerRequest>,
     asked: u64,
 }
 
-struct Waiting<A> {
+struct UnansweredCaller<A> {
     to: A,
     /// Its number in the order of all requests that ever waited.
     place: u64,
@@ -46,24 +46,24 @@ impl<A> Default for Replies<A> {
     }
 }
 
-impl<A: Address> Replies<A> {
+impl<A: ReplyAddress> Replies<A> {
     pub(super) fn answer(&mut self, to: A, answer: Answer) {
         self.ready.push((to, answer));
     }
 
     /// A request went into a queue. Asked twice, it is answered where it was asked last.
-    pub(super) fn wait(&mut self, request: Named, to: A) {
+    pub(super) fn wait(&mut self, request: CallerRequest, to: A) {
         self.ask_elsewhere(&request);
         self.asked += 1;
         let place = self.asked;
         if let Some(session) = to.session() {
             self.of_sessions.insert((session, place), request);
         }
-        self.waiting.insert(request, Waiting { to, place });
+        self.waiting.insert(request, UnansweredCaller { to, place });
     }
 
     /// A request that may wait is asked again: its earlier caller gets no other answer.
-    pub(super) fn ask_elsewhere(&mut self, request: &Named) {
+    pub(super) fn ask_elsewhere(&mut self, request: &CallerRequest) {
         if let Some(earlier) = self.forget(request) {
             let why = "the same request was asked again elsewhere".into();
             self.answer(earlier, Answer::Failed(Failure::UnknownOutcome(why)));
@@ -71,14 +71,14 @@ impl<A: Address> Replies<A> {
     }
 
     /// A request that waited has its answer.
-    pub(super) fn settle(&mut self, request: &Named, answer: Answer) {
+    pub(super) fn settle(&mut self, request: &CallerRequest, answer: Answer) {
         if let Some(to) = self.forget(request) {
             self.answer(to, answer);
         }
     }
 
     /// A request that waits has its answer, if a single caller waits for it. A session's end says enough.
-    pub(super) fn settle_call(&mut self, request: &Named, answer: Answer) {
+    pub(super) fn settle_call(&mut self, request: &CallerRequest, answer: Answer) {
         let waiting = self.waiting.get(request);
         if waiting.is_some_and(|waiting| waiting.to.session().is_none()) {
             self.settle(request, answer);
@@ -86,12 +86,12 @@ impl<A: Address> Replies<A> {
     }
 
     /// The requests that wait, in no order.
-    pub(super) fn waiting(&self) -> Vec<Named> {
+    pub(super) fn waiting(&self) -> Vec<CallerRequest> {
         self.waiting.keys().copied().collect()
     }
 
-    fn forget(&mut self, request: &Named) -> Option<A> {
-        let Waiting { to, place } = self.waiting.remove(request)?;
+    fn forget(&mut self, request: &CallerRequest) -> Option<A> {
+        let UnansweredCaller { to, place } = self.waiting.remove(request)?;
         if let Some(session) = to.session() {
             self.of_sessions.remove(&(session, place));
         }
@@ -100,15 +100,16 @@ impl<A: Address> Replies<A> {
 
     /// A caller of this request is gone. Whether that leaves nobody: it may have been asked again elsewhere
     /// meanwhile.
-    pub(super) fn gone(&mut self, request: &Named) -> bool {
+    pub(super) fn gone(&mut self, request: &CallerRequest) -> bool {
         let waiting = self.waiting.get(request);
         waiting.is_some_and(|waiting| waiting.to.is_gone()) && self.forget(request).is_some()
     }
 
     /// A session is gone: the requests of it that waited.
-    pub(super) fn hang_up(&mut self, session: u64) -> Vec<Named> {
+    pub(super) fn hang_up(&mut self, session: u64) -> Vec<CallerRequest> {
         let of_it = (session, 0)..=(session, u64::MAX);
-        let requests: Vec<Named> = self.of_sessions.range(of_it).map(|(_, id)| *id).collect();
+        let requests: Vec<CallerRequest> =
+            self.of_sessions.range(of_it).map(|(_, id)| *id).collect();
         for request in &requests {
             self.forget(request);
         }
@@ -133,7 +134,8 @@ impl<A: Address> Replies<A> {
     /// Answers every request that waits, in the order in which they were asked.
     pub(super) fn end_waits(&mut self, with: impl Fn() -> Answer) {
         self.of_sessions.clear();
-        let mut waiting: Vec<Waiting<A>> = mem::take(&mut self.waiting).into_values().collect();
+        let mut waiting: Vec<UnansweredCaller<A>> =
+            mem::take(&mut self.waiting).into_values().collect();
         waiting.sort_unstable_by_key(|waiting| waiting.place);
         self.ready
             .extend(waiting.into_iter().map(|waiting| (waiting.to, with())));

@@ -21,7 +21,7 @@ struct To {
     gone: Rc<Cell<bool>>,
 }
 
-impl Address for To {
+impl ReplyAddress for To {
     fn session(&self) -> Option<u64> {
         self.session
     }
@@ -147,7 +147,7 @@ impl Bench {
     /// Puts the batch into the log, and takes the answers and events that it releases.
     fn commit(&mut self) -> (Vec<(u32, Answer)>, Vec<Event>) {
         self.log.extend(self.orderer.entry().map(<[u8]>::to_vec));
-        let Released { answers, events } = self.orderer.committed();
+        let DurableOutput { answers, events } = self.orderer.committed();
         let events = events.collect();
         (numbered(answers), events)
     }

@@ -11,7 +11,7 @@ use super::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Caller(u32);
 
-impl Address for Caller {
+impl ReplyAddress for Caller {
     fn session(&self) -> Option<u64> {
         (self.0 % 1_000 >= 500).then(|| u64::from(self.0 % 3))
     }
@@ -104,7 +104,7 @@ impl Stepper {
         if let ToWrite::Entry(entry) = self.round.write() {
             self.log.push(entry.len());
         }
-        let Released { answers, events } = self.round.written();
+        let DurableOutput { answers, events } = self.round.written();
         self.events.extend(events.map(|event| event.at));
         let answers = answers.map(|(to, answer)| (to.0, answer));
         self.answers.extend(answers);

@@ -12,7 +12,7 @@ use palisade_core::{
 };
 use palisade_pipeline::durable::{self, Authority, Settings};
 use palisade_pipeline::{Answer, Handle, Request, Stopped};
-use palisade_wal::testing::{Fault, Loss, SimStorage};
+use palisade_wal::testing::{CrashLoss, Fault, SimStorage};
 use palisade_wal::{CreateOptions, Options, Wal};
 
 const TTL_MS: u64 = 10_000;
@@ -140,7 +140,7 @@ async fn verify(handle: &Handle, seen: &Seen) -> Result<(), String> {
 }
 
 /// One life that ends at the `call`-th storage call, and the next one.
-async fn crash_at(call: u64, loss: Loss, lying: bool) -> Result<(), String> {
+async fn crash_at(call: u64, loss: CrashLoss, lying: bool) -> Result<(), String> {
     let disk = SimStorage::new(call);
     disk.set_lying(lying);
     disk.fault_at(call, Fault::Crash);
@@ -170,10 +170,10 @@ async fn crash_at(call: u64, loss: Loss, lying: bool) -> Result<(), String> {
 async fn a_crash_at_each_of_the_first_200_storage_calls_loses_nothing_acknowledged() {
     for call in 1..=200 {
         for loss in [
-            Loss::DropAll,
-            Loss::KeepAll,
-            Loss::Torn(call),
-            Loss::Torn(call + 1_000),
+            CrashLoss::DropAll,
+            CrashLoss::KeepAll,
+            CrashLoss::Torn(call),
+            CrashLoss::Torn(call + 1_000),
         ] {
             crash_at(call, loss, false)
                 .await
@@ -188,7 +188,7 @@ async fn a_storage_that_lies_about_syncs_is_found_out() {
     // crashes after something was acknowledged.
     let mut found = 0;
     for call in 60..100 {
-        found += usize::from(crash_at(call, Loss::DropAll, true).await.is_err());
+        found += usize::from(crash_at(call, CrashLoss::DropAll, true).await.is_err());
     }
     assert!(found > 30, "only {found} of 40 lies were noticed");
 }
@@ -214,7 +214,7 @@ async fn a_failed_sync_stops_the_authority_and_nothing_acknowledged_is_lost() {
         handle.stop();
         authority.join();
 
-        let authority = open(&disk.crash(Loss::Torn(call))).unwrap();
+        let authority = open(&disk.crash(CrashLoss::Torn(call))).unwrap();
         verify(&authority.pipeline.handle, &seen)
             .await
             .unwrap_or_else(|what| panic!("call {call}: {what}"));

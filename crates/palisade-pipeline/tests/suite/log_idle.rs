@@ -6,7 +6,7 @@ use std::time::Duration;
 use palisade_core::{
     AuthorityId, ClientId, Limits, LockName, Machine, Span, Ttl, Under, Wish, limits,
 };
-use palisade_pipeline::{Identity, Log, LogError, Pipeline, Request, Start, start};
+use palisade_pipeline::{Identity, Log, LogError, Pipeline, PipelineStart, Request, start};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The driver's calls to its log.
@@ -46,7 +46,7 @@ impl Log for Telling {
 /// A pipeline with a clock that is moved by hand, and its calls to its log.
 fn begin() -> (Pipeline, Receiver<Call>) {
     let (told, calls) = channel();
-    let pipeline = start(Start {
+    let pipeline = start(PipelineStart {
         identity: Identity {
             authority: AuthorityId::new("test").unwrap(),
             incarnation: "1".into(),

@@ -20,8 +20,8 @@ use palisade_core::{
 };
 use palisade_pipeline::replay::Replay;
 use palisade_pipeline::{
-    Answer, Failure, Handle, Identity, Log, LogError, Pipeline, Request, Returning, Start, Stopped,
-    start,
+    Answer, Failure, Handle, Identity, Log, LogError, Pipeline, PipelineStart, Request, Returning,
+    Stopped, start,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -95,7 +95,7 @@ impl Paper {
 
 fn begin(paper: &Paper, machine: Machine, returning: Option<Returning>) -> Pipeline {
     let authority = AuthorityId::new("test").unwrap();
-    start(Start {
+    start(PipelineStart {
         identity: Identity {
             authority,
             incarnation: "1".into(),
@@ -115,7 +115,7 @@ fn running(paper: &Paper) -> Pipeline {
         authority: AuthorityId::new("test").unwrap(),
         incarnation: "1".into(),
     };
-    start(Start {
+    start(PipelineStart {
         identity,
         machine: Machine::new(1),
         log: Box::new(paper.clone()),

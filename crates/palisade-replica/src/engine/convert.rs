@@ -6,45 +6,45 @@ use openraft::{AsyncRuntime, EntryPayload, Membership, StoredMembership};
 use super::types::{Batch, Types};
 use crate::entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 
-type Id = LeaderId<u64, NodeId>;
+type EngineLeaderId = LeaderId<u64, NodeId>;
 type RaftEntry<R> = <Types<R> as openraft::RaftTypeConfig>::Entry;
 
-fn leader(id: Id) -> Leader {
+fn leader(id: EngineLeaderId) -> Leader {
     Leader {
         term: id.term,
         node: id.node_id,
     }
 }
 
-pub(super) fn raft_leader(leader: Leader) -> Id {
-    Id {
+pub(super) fn raft_leader(leader: Leader) -> EngineLeaderId {
+    EngineLeaderId {
         term: leader.term,
         node_id: leader.node,
     }
 }
 
-pub(super) fn log_id(id: openraft::LogId<Id>) -> LogId {
+pub(super) fn log_id(id: openraft::LogId<EngineLeaderId>) -> LogId {
     LogId {
         leader: leader(id.leader_id),
         index: id.index,
     }
 }
 
-pub(super) fn raft_log_id(id: LogId) -> openraft::LogId<Id> {
+pub(super) fn raft_log_id(id: LogId) -> openraft::LogId<EngineLeaderId> {
     openraft::LogId {
         leader_id: raft_leader(id.leader),
         index: id.index,
     }
 }
 
-pub(super) fn vote(vote: openraft::Vote<Id>) -> Vote {
+pub(super) fn vote(vote: openraft::Vote<EngineLeaderId>) -> Vote {
     Vote {
         leader: leader(*vote.leader_id()),
         committed: vote.is_committed(),
     }
 }
 
-pub(super) fn raft_vote(vote: Vote) -> openraft::Vote<Id> {
+pub(super) fn raft_vote(vote: Vote) -> openraft::Vote<EngineLeaderId> {
     let Leader { term, node } = vote.leader;
     if vote.committed {
         openraft::Vote::new_committed(term, node)
@@ -74,7 +74,9 @@ pub(super) fn membership(members: Members) -> Membership<NodeId, String> {
     Membership::new(voters, nodes).unwrap_or_default()
 }
 
-pub(super) fn stored(members: (Option<LogId>, Members)) -> StoredMembership<Id, NodeId, String> {
+pub(super) fn stored(
+    members: (Option<LogId>, Members),
+) -> StoredMembership<EngineLeaderId, NodeId, String> {
     StoredMembership::new(members.0.map(raft_log_id), membership(members.1))
 }
 

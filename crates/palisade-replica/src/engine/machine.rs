@@ -12,11 +12,11 @@ use tokio::sync::oneshot;
 use super::convert;
 use super::types::Types;
 use crate::applier::Applier;
-use crate::state::{Head, StateError};
+use crate::state::{SnapshotHead, StateError};
 use crate::store::Store;
 
 /// A snapshot as it is on disk, with the metadata that the engine needs.
-type OnDisk<R> = SnapshotOf<Types<R>, Arc<[u8]>>;
+type EngineSnapshot<R> = SnapshotOf<Types<R>, Arc<[u8]>>;
 
 /// The engine ends then, and says nothing that people could read.
 fn unreadable(error: StateError) -> io::Error {
@@ -29,21 +29,22 @@ fn unreadable(error: StateError) -> io::Error {
 
 /// See the module.
 #[derive(Clone)]
-pub(super) struct Replicated {
+pub(super) struct ReplicatedMachine {
     applier: Arc<Applier>,
     store: Store,
 }
 
-impl Replicated {
-    pub(super) fn new(applier: Arc<Applier>, store: Store) -> Replicated {
-        Replicated { applier, store }
+impl ReplicatedMachine {
+    pub(super) fn new(applier: Arc<Applier>, store: Store) -> ReplicatedMachine {
+        ReplicatedMachine { applier, store }
     }
 
-    fn current<R: AsyncRuntime>(&self) -> io::Result<Option<OnDisk<R>>> {
+    fn current<R: AsyncRuntime>(&self) -> io::Result<Option<EngineSnapshot<R>>> {
         let Some(bytes) = self.store.snapshot()? else {
             return Ok(None);
         };
-        let (Head { log, members }, _) = Head::take(&bytes).map_err(io::Error::other)?;
+        let (SnapshotHead { log, members }, _) =
+            SnapshotHead::take(&bytes).map_err(io::Error::other)?;
         Ok(Some(Snapshot {
             meta: SnapshotMeta {
                 last_log_id: log.purged().map(convert::raft_log_id),
@@ -54,7 +55,7 @@ impl Replicated {
     }
 }
 
-impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for Replicated {
+impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for ReplicatedMachine {
     /// A snapshot as it is on disk.
     type SnapshotData = Arc<[u8]>;
     type SnapshotBuilder = Builder;
@@ -114,14 +115,14 @@ impl<R: AsyncRuntime> RaftStateMachine<Types<R>> for Replicated {
         Ok(())
     }
 
-    async fn get_current_snapshot(&mut self) -> io::Result<Option<OnDisk<R>>> {
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<EngineSnapshot<R>>> {
         self.current::<R>()
     }
 }
 
 /// Gives a snapshot to the engine.
 pub(super) struct Builder {
-    of: Replicated,
+    of: ReplicatedMachine,
     /// Whether it must contain all that is applied now.
     force: bool,
 }
@@ -129,7 +130,7 @@ pub(super) struct Builder {
 impl<R: AsyncRuntime> RaftSnapshotBuilder<Types<R>> for Builder {
     type SnapshotData = Arc<[u8]>;
 
-    async fn build_snapshot(&mut self) -> io::Result<OnDisk<R>> {
+    async fn build_snapshot(&mut self) -> io::Result<EngineSnapshot<R>> {
         let Builder { of, force } = self;
         if !*force && let Some(current) = of.current::<R>()? {
             return Ok(current);

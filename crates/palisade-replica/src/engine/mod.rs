@@ -50,8 +50,8 @@ use crate::message::{PROBE, Reply, Request, probed};
 use crate::store::{Store, WeakStore};
 use crate::takeover::Takeover;
 use crate::timers::{Profile, Timers};
-use machine::Replicated;
-use network::{Gate, Incoming, Network};
+use machine::ReplicatedMachine;
+use network::{Incoming, Network, VoteGate};
 use storage::LogStorage;
 use types::{Batch, Types};
 
@@ -97,7 +97,7 @@ impl Default for Settings {
 }
 
 /// The input with which an engine starts.
-pub struct Start<T> {
+pub struct EngineStart<T> {
     /// This node.
     pub node: NodeId,
     /// Its log.
@@ -183,7 +183,7 @@ pub enum Refused {
 
 /// A node of a cluster. Clones are the same node.
 pub struct Engine<R: AsyncRuntime> {
-    raft: Raft<Types<R>, Replicated>,
+    raft: Raft<Types<R>, ReplicatedMachine>,
     incoming: Arc<Incoming>,
     followed: Arc<Mutex<Followed<R>>>,
     takeover: Arc<Mutex<Option<Takeover>>>,
@@ -239,7 +239,7 @@ impl<R: AsyncRuntime> Stopwatch<R> {
 }
 
 /// The role of a node, the leadership that it follows, and up to where entries are committed and applied.
-pub(crate) type Place = (Role, Leader, Option<LogId>, Option<LogId>);
+pub(crate) type NodePlace = (Role, Leader, Option<LogId>, Option<LogId>);
 
 fn role<R: AsyncRuntime>(metrics: &RaftMetrics<Types<R>>) -> Role {
     match (&metrics.running_state, metrics.state) {
@@ -266,8 +266,8 @@ impl<R: AsyncRuntime> Engine<R> {
     ///
     /// # Errors
     /// If its log cannot be read.
-    pub async fn start<T: Transport>(start: Start<T>) -> io::Result<Engine<R>> {
-        let Start {
+    pub async fn start<T: Transport>(start: EngineStart<T>) -> io::Result<Engine<R>> {
+        let EngineStart {
             node,
             store,
             applier,
@@ -296,7 +296,7 @@ impl<R: AsyncRuntime> Engine<R> {
             ..Config::default()
         };
         // By then it serves no longer (rule R5), so the pause costs nobody anything.
-        let gate = Arc::new(Gate::new(timers.patience(), silence));
+        let gate = Arc::new(VoteGate::new(timers.patience(), silence));
         let config = Arc::new(config.validate().map_err(io::Error::other)?);
         let weak = store.downgrade();
         let raft = Raft::new(
@@ -304,7 +304,7 @@ impl<R: AsyncRuntime> Engine<R> {
             config,
             Network::new(transport, Arc::clone(&gate)),
             LogStorage::new(store.clone()),
-            Replicated::new(applier, store),
+            ReplicatedMachine::new(applier, store),
         );
         let raft = raft.await.map_err(io::Error::other)?;
         let metrics: WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>> = raft.metrics();
@@ -402,7 +402,7 @@ impl<R: AsyncRuntime> Engine<R> {
     }
 
     /// The part of [`progress`](Engine::progress) that costs no allocation, for those that look at every change.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> NodePlace {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         (
@@ -491,8 +491,8 @@ impl<R: AsyncRuntime> Engine<R> {
 
     /// Wakes when [`progress`](Engine::progress) may have changed, which it does with every batch.
     #[must_use]
-    pub fn watch(&self) -> Watch<R> {
-        Watch(self.raft.metrics())
+    pub fn watch(&self) -> EngineWatch<R> {
+        EngineWatch(self.raft.metrics())
     }
 
     /// Wakes when the leader, or the cluster's members, may have changed.
@@ -591,9 +591,9 @@ impl<R: AsyncRuntime> Engine<R> {
 }
 
 /// See [`Engine::watch`].
-pub struct Watch<R: AsyncRuntime>(WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>>);
+pub struct EngineWatch<R: AsyncRuntime>(WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>>);
 
-impl<R: AsyncRuntime> Watch<R> {
+impl<R: AsyncRuntime> EngineWatch<R> {
     /// Returns at the next change after the last one that was seen.
     ///
     /// # Errors

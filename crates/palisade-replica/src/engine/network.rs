@@ -15,7 +15,7 @@ use openraft::type_config::alias::{SnapshotOf, VoteOf};
 use openraft::{AsyncRuntime, OptionalSend, Raft, Snapshot, SnapshotMeta};
 
 use super::convert;
-use super::machine::Replicated;
+use super::machine::ReplicatedMachine;
 use super::types::Types;
 use crate::entry::{LogId, Members, NodeId, Vote};
 use crate::message::{Candidacy, Reply, Request};
@@ -40,11 +40,11 @@ pub trait Transport: Clone + Send + Sync + 'static {
 
 pub(super) struct Network<T> {
     transport: T,
-    gate: Arc<Gate>,
+    gate: Arc<VoteGate>,
 }
 
 impl<T: Transport> Network<T> {
-    pub(super) fn new(transport: T, gate: Arc<Gate>) -> Network<T> {
+    pub(super) fn new(transport: T, gate: Arc<VoteGate>) -> Network<T> {
         Network { transport, gate }
     }
 }
@@ -55,20 +55,20 @@ impl<T: Transport> Network<T> {
 /// ```text
 ///   quorum heard ──patience──► closed ──probe──► open ──probe──► closed ──► …
 /// ```
-pub(super) struct Gate {
+pub(super) struct VoteGate {
     /// How long a quorum may be silent, and the length of a phase after that; `None` leaves the gate open.
     phases: Option<(Duration, Duration)>,
     /// How long ago a quorum was heard; nothing before the engine has started, and before a leader has heard one.
-    heard: OnceLock<Heard>,
+    heard: OnceLock<QuorumHeard>,
     /// Called when this node asks another one for its vote.
     asks_for_vote: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-type Heard = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
+type QuorumHeard = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
 
-impl Gate {
-    pub(super) fn new(patience: Duration, probe: Option<Duration>) -> Gate {
-        Gate {
+impl VoteGate {
+    pub(super) fn new(patience: Duration, probe: Option<Duration>) -> VoteGate {
+        VoteGate {
             phases: probe.map(|probe| (patience, probe)),
             heard: OnceLock::new(),
             asks_for_vote: OnceLock::new(),
@@ -95,10 +95,10 @@ impl Gate {
 }
 
 impl<R: AsyncRuntime, T: Transport> RaftNetworkFactory<Types<R>> for Network<T> {
-    type Network = Peer<T>;
+    type Network = PeerNode<T>;
 
-    async fn new_client(&mut self, target: NodeId, address: &String) -> Peer<T> {
-        Peer {
+    async fn new_client(&mut self, target: NodeId, address: &String) -> PeerNode<T> {
+        PeerNode {
             transport: self.transport.clone(),
             gate: Arc::clone(&self.gate),
             node: target,
@@ -108,14 +108,14 @@ impl<R: AsyncRuntime, T: Transport> RaftNetworkFactory<Types<R>> for Network<T> 
 }
 
 /// One other node.
-pub(super) struct Peer<T> {
+pub(super) struct PeerNode<T> {
     transport: T,
-    gate: Arc<Gate>,
+    gate: Arc<VoteGate>,
     node: NodeId,
     address: String,
 }
 
-impl<T: Transport> Peer<T> {
+impl<T: Transport> PeerNode<T> {
     async fn ask<R: AsyncRuntime>(
         &self,
         request: &Request,
@@ -178,7 +178,7 @@ fn candidacy<R: AsyncRuntime>(request: VoteRequest<Types<R>>) -> Candidacy {
     }
 }
 
-impl<R: AsyncRuntime, T: Transport> RaftNetworkV2<Types<R>> for Peer<T> {
+impl<R: AsyncRuntime, T: Transport> RaftNetworkV2<Types<R>> for PeerNode<T> {
     type SnapshotData = Arc<[u8]>;
 
     async fn append_entries(
@@ -302,7 +302,7 @@ struct Receiving {
 impl Incoming {
     pub(super) async fn answer<R: AsyncRuntime>(
         &self,
-        raft: &Raft<Types<R>, Replicated>,
+        raft: &Raft<Types<R>, ReplicatedMachine>,
         request: Request,
     ) -> Reply {
         match request {
@@ -399,7 +399,7 @@ impl Incoming {
 }
 
 async fn install<R: AsyncRuntime>(
-    raft: &Raft<Types<R>, Replicated>,
+    raft: &Raft<Types<R>, ReplicatedMachine>,
     vote: Vote,
     applied: Option<LogId>,
     members: (Option<LogId>, Members),

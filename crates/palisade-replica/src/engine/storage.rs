@@ -12,11 +12,11 @@ use tokio::sync::oneshot;
 use super::convert;
 use super::network::MESSAGE_BYTES;
 use super::types::Types;
-use crate::log::Gap;
+use crate::log::LogGap;
 use crate::store::Store;
 
 /// The engine ends then, and says nothing that people could read.
-fn contradiction(gap: Gap) -> io::Error {
+fn contradiction(gap: LogGap) -> io::Error {
     tracing::error!(
         "this node's log contradicts what its cluster asks of it ({gap}), so this node stops; nothing in its directory has \
          changed. Keep the directory: `palisade cluster recover --look` shows what is in it"
@@ -37,7 +37,7 @@ impl LogStorage {
     /// Waits until the records that `write` submits are durable.
     async fn durable(
         &self,
-        write: impl FnOnce(Box<dyn FnOnce(io::Result<()>) + Send>) -> Result<(), Gap>,
+        write: impl FnOnce(Box<dyn FnOnce(io::Result<()>) + Send>) -> Result<(), LogGap>,
     ) -> io::Result<()> {
         let (done, is_done) = oneshot::channel();
         write(Box::new(|result| drop(done.send(result)))).map_err(contradiction)?;

@@ -9,10 +9,10 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{CreateOptions, Options, Wal};
 
-use super::machine::Replicated;
-use super::network::Gate;
+use super::machine::ReplicatedMachine;
+use super::network::VoteGate;
 use super::storage::LogStorage;
-use super::{Engine, Role, Settings, Start, Transport, Types, Unsound};
+use super::{Engine, EngineStart, Role, Settings, Transport, Types, Unsound};
 use crate::applier::Applier;
 use crate::entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 use crate::message::{Reply, Request};
@@ -44,10 +44,12 @@ fn on_simulated_disk() -> (Store, Arc<Applier>) {
     (store, applier)
 }
 
-impl StoreBuilder<Types<Tokio>, LogStorage, Replicated> for OnSimulatedDisk {
-    async fn build(&self) -> Result<((), LogStorage, Replicated), StorageError<Types<Tokio>>> {
+impl StoreBuilder<Types<Tokio>, LogStorage, ReplicatedMachine> for OnSimulatedDisk {
+    async fn build(
+        &self,
+    ) -> Result<((), LogStorage, ReplicatedMachine), StorageError<Types<Tokio>>> {
         let (store, applier) = on_simulated_disk();
-        let machine = Replicated::new(applier, store.clone());
+        let machine = ReplicatedMachine::new(applier, store.clone());
         Ok(((), LogStorage::new(store), machine))
     }
 }
@@ -61,7 +63,7 @@ async fn the_store_passes_the_suite_of_the_engine() {
 fn a_leader_that_hears_no_quorum_pauses_and_sends_in_turns() {
     let millis = Duration::from_millis;
     let at = |heard: Option<u64>, probe: Option<u64>| {
-        let gate = Gate::new(millis(340), probe.map(millis));
+        let gate = VoteGate::new(millis(340), probe.map(millis));
         gate.watch(move || heard.map(millis));
         gate.is_closed()
     };
@@ -78,7 +80,7 @@ fn a_leader_that_hears_no_quorum_pauses_and_sends_in_turns() {
         assert!(!at(Some(heard), None), "without pauses");
     }
     assert!(!at(None, Some(700)), "a new leader has heard nobody yet");
-    assert!(!Gate::new(millis(340), Some(millis(700))).is_closed());
+    assert!(!VoteGate::new(millis(340), Some(millis(700))).is_closed());
 }
 
 /// Nobody is there.
@@ -133,7 +135,7 @@ async fn a_leader_that_lacks_what_is_committed_is_not_followed() {
             committed: true,
         };
         store.save_vote(vote, drop).unwrap();
-        let started = Engine::<Tokio>::start(Start {
+        let started = Engine::<Tokio>::start(EngineStart {
             node: NodeId(1),
             store: store.clone(),
             applier,
@@ -213,7 +215,7 @@ async fn elected(transport: Slow) -> Engine<Tokio> {
         timers: Profile::Rack.timers(),
         ..Settings::default()
     };
-    let started = Engine::<Tokio>::start(Start {
+    let started = Engine::<Tokio>::start(EngineStart {
         node: NodeId(1),
         store,
         applier,

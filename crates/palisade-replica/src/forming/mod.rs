@@ -114,12 +114,12 @@ pub enum Decision {
     /// [`Directory::seed`](crate::Directory::seed). The other listed nodes will ask to be added.
     Seed,
     /// A cluster is there: [`Directory::join`](crate::Directory::join).
-    Join(Cluster),
+    Join(ExistingCluster),
 }
 
 /// A cluster that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cluster {
+pub struct ExistingCluster {
     /// Its authority.
     pub authority: Id,
     /// The life of its log.
@@ -187,8 +187,8 @@ fn two_with_one_id(own: &Introduction, heard: &[&Introduction]) -> Result<(), St
 }
 
 /// The cluster that the members belong to that were met.
-fn cluster(heard: &[&Introduction]) -> Result<Option<Cluster>, String> {
-    let mut found: Option<(Cluster, &String)> = None;
+fn cluster(heard: &[&Introduction]) -> Result<Option<ExistingCluster>, String> {
+    let mut found: Option<(ExistingCluster, &String)> = None;
     for other in heard {
         let Standing::Member {
             authority,
@@ -199,7 +199,7 @@ fn cluster(heard: &[&Introduction]) -> Result<Option<Cluster>, String> {
             continue;
         };
         let (cluster, _) = found.get_or_insert_with(|| {
-            let cluster = Cluster {
+            let cluster = ExistingCluster {
                 authority,
                 incarnation,
                 is_member: false,
@@ -224,7 +224,11 @@ fn cluster(heard: &[&Introduction]) -> Result<Option<Cluster>, String> {
 
 /// Whether a cluster is there beside a server that was restored or recovered out of it: a node that came into the older
 /// one of the two would be lost to the other.
-fn two_lives(own: &Introduction, cluster: &Cluster, heard: &[&Introduction]) -> Option<String> {
+fn two_lives(
+    own: &Introduction,
+    cluster: &ExistingCluster,
+    heard: &[&Introduction],
+) -> Option<String> {
     let mut all = std::iter::once(own).chain(heard.iter().copied());
     let again = all.find(|one| match one.standing {
         Standing::Single { authority, .. } => authority == cluster.authority,
@@ -242,7 +246,7 @@ fn two_lives(own: &Introduction, cluster: &Cluster, heard: &[&Introduction]) -> 
 /// Decides for a node that found a cluster.
 fn found(
     own: &Introduction,
-    mut cluster: Cluster,
+    mut cluster: ExistingCluster,
     heard: &[&Introduction],
 ) -> Result<Decision, String> {
     if let Standing::Single { authority, .. } = own.standing {

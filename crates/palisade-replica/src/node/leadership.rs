@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use palisade_core::Machine;
 use palisade_pipeline::{Elected, Elections, Failure, Log, LogError, Writable, codec};
 
-use super::writer::Disk;
+use super::writer::LogDisk;
 use crate::applier::Applier;
 use crate::engine::{Engine, NotCommitted, Tokio};
 use crate::lead::Leadership;
@@ -23,7 +23,7 @@ const SLOW: Duration = Duration::from_secs(5);
 pub(super) struct Candidate {
     engine: Engine<Tokio>,
     applier: Arc<Applier>,
-    disk: Arc<Disk>,
+    disk: Arc<LogDisk>,
     readable: Arc<Readable>,
 }
 
@@ -31,7 +31,7 @@ impl Candidate {
     pub(super) fn new(
         engine: Engine<Tokio>,
         applier: Arc<Applier>,
-        disk: Arc<Disk>,
+        disk: Arc<LogDisk>,
         readable: Arc<Readable>,
     ) -> Candidate {
         Candidate {
@@ -78,7 +78,7 @@ impl Elections for Candidate {
             let led = Leadership::wait(&self.engine, &self.applier).await;
             let (leadership, machine) = led.map_err(log_error)?;
             tracing::info!(leader = %leadership.leader().node, term = leadership.leader().term, "this node leads");
-            let log = Box::new(Replicated {
+            let log = Box::new(ReplicatedLog {
                 leadership,
                 engine: self.engine.clone(),
                 disk: Arc::clone(&self.disk),
@@ -92,17 +92,17 @@ impl Elections for Candidate {
 }
 
 /// The log of one leadership.
-struct Replicated {
+struct ReplicatedLog {
     leadership: Leadership<Tokio>,
     engine: Engine<Tokio>,
-    disk: Arc<Disk>,
+    disk: Arc<LogDisk>,
     readable: Arc<Readable>,
     no_room: String,
     /// Its first batch is committed.
     serves: bool,
 }
 
-impl Log for Replicated {
+impl Log for ReplicatedLog {
     fn has_room(&mut self, _: usize) -> bool {
         match self.disk.full() {
             None => true,

@@ -27,7 +27,7 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::watch;
 
 use crate::applier::Applier;
-use crate::engine::{self, Engine, Tokio, Watch};
+use crate::engine::{self, Engine, EngineWatch, Tokio};
 use crate::entry::NodeId;
 use crate::peers::Peers;
 use crate::state::StateError;
@@ -35,7 +35,7 @@ use crate::store::{Store, Stored};
 use leadership::Candidate;
 pub use leadership::Readable;
 pub use members::{Membership, NotChanged};
-pub use writer::Disk;
+pub use writer::LogDisk;
 
 /// Entries that stay in memory behind a snapshot, for followers that are a little behind.
 const KEEP: u64 = 1_024;
@@ -72,7 +72,7 @@ pub struct Node {
     /// Consensus.
     pub engine: Engine<Tokio>,
     /// Its log, as the disk sees it.
-    pub disk: Arc<Disk>,
+    pub disk: Arc<LogDisk>,
     /// Which batches all members read.
     pub readable: Arc<Readable>,
     /// The findings at start-up.
@@ -160,7 +160,7 @@ impl Node {
         let (queue, disk, writer) = writer::start(writer, node, Arc::clone(&worked))?;
         let store = Store::new(log, queue, compactor.clone(), seed());
         let applier = Arc::new(Applier::new(state, store.clone()));
-        let start = engine::Start {
+        let start = engine::EngineStart {
             node,
             store: store.clone(),
             applier: Arc::clone(&applier),
@@ -245,7 +245,7 @@ impl Node {
 }
 
 /// Writes the last commit of an idle node to its disk.
-async fn save_commits(mut changes: Watch<Tokio>, store: Store) {
+async fn save_commits(mut changes: EngineWatch<Tokio>, store: Store) {
     while changes.changed().await.is_ok() {
         tokio::time::sleep(SAVE_COMMIT).await;
         // A log that takes nothing more has stopped the node already.

@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 
 /// The state of the log's disk.
 #[derive(Debug, Default)]
-pub struct Disk {
+pub struct LogDisk {
     /// Why the log finds no room. Work waits meanwhile, so this node acknowledges nothing (rule R23).
     full: Mutex<Option<String>>,
     frames: AtomicU64,
@@ -33,7 +33,7 @@ pub struct Disk {
     ending: AtomicBool,
 }
 
-impl Disk {
+impl LogDisk {
     /// Why the log finds no room now.
     #[must_use]
     pub fn full(&self) -> Option<String> {
@@ -78,7 +78,7 @@ struct Shared {
     streak: AtomicU32,
     /// Somebody wrote since the last snapshot.
     worked: Arc<AtomicBool>,
-    disk: Arc<Disk>,
+    disk: Arc<LogDisk>,
 }
 
 impl Shared {
@@ -153,9 +153,9 @@ pub(super) fn start(
     writer: Writer,
     node: NodeId,
     worked: Arc<AtomicBool>,
-) -> io::Result<(Queue, Arc<Disk>, JoinHandle<()>)> {
+) -> io::Result<(Queue, Arc<LogDisk>, JoinHandle<()>)> {
     let (thread, works) = mpsc::channel();
-    let disk = Arc::new(Disk::default());
+    let disk = Arc::new(LogDisk::default());
     let shared = Arc::new(Shared {
         writer: Mutex::new(writer),
         before: AtomicUsize::new(0),
@@ -218,7 +218,7 @@ fn next_streak(streak: u32, took: Duration) -> u32 {
     clippy::disallowed_methods,
     reason = "nothing announces that a disk has room again"
 )]
-fn wait_for_room(writer: &mut Writer, works: &[Work], disk: &Disk) -> bool {
+fn wait_for_room(writer: &mut Writer, works: &[Work], disk: &LogDisk) -> bool {
     let mut waited = false;
     while let Err(why) = writer.room_for(works) {
         if disk.ending.load(Ordering::Relaxed) {

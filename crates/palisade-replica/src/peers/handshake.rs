@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::frame;
 use super::introduction::Introduction;
-use super::refusal::{Loss, Refusal};
+use super::refusal::{AdmissionRefusal, LostState};
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::NodeId;
 
@@ -99,9 +99,9 @@ pub(super) enum Failed {
     /// One side refused, and both know why.
     Refused(String),
     /// This side refuses: the other one must not be let in.
-    Refuses(Refusal),
+    Refuses(AdmissionRefusal),
     /// The other side has proved that it knows the key, and says that this one lost something.
-    Told(NodeId, Refusal),
+    Told(NodeId, AdmissionRefusal),
     Io(io::Error),
 }
 
@@ -330,7 +330,11 @@ impl Exchange<'_> {
     }
 
     /// The answer of `side` to a node that it does not let in.
-    fn refusal(&self, side: Side, Refusal { why, loss }: &Refusal) -> io::Result<Message> {
+    fn refusal(
+        &self,
+        side: Side,
+        AdmissionRefusal { why, loss }: &AdmissionRefusal,
+    ) -> io::Result<Message> {
         let why = reason(why.as_bytes());
         let Some(loss) = loss else {
             return Ok(Message::Refused(why));
@@ -349,10 +353,10 @@ impl Exchange<'_> {
             Side::Dialer => self.dialer.node,
             Side::Acceptor => self.acceptor.node,
         };
-        match Loss::decode(loss) {
+        match LostState::decode(loss) {
             Ok(loss) if proved => Failed::Told(
                 by,
-                Refusal {
+                AdmissionRefusal {
                     why,
                     loss: Some(loss),
                 },
@@ -441,7 +445,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
     pub(super) async fn dial(
         mut self,
         lane: Lane,
-        judge: impl FnOnce(&Introduction) -> Result<(), Refusal>,
+        judge: impl FnOnce(&Introduction) -> Result<(), AdmissionRefusal>,
     ) -> Result<Introduction, Failed> {
         let dialer = Hello::new(self.own.node, self.keyed(), lane)?;
         self.say(&Message::Hello(dialer)).await?;
@@ -469,7 +473,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
     /// Accepts, and returns the purpose of the connection, too.
     pub(super) async fn accept(
         mut self,
-        judge: impl FnOnce(&Introduction) -> Result<(), Refusal>,
+        judge: impl FnOnce(&Introduction) -> Result<(), AdmissionRefusal>,
     ) -> Result<(Lane, Introduction), Failed> {
         let Message::Hello(dialer) = self.hear(LONGEST_HELLO).await? else {
             return Err(Malformed("it does not begin with a hello").into());
@@ -504,7 +508,7 @@ impl Exchange<'_> {
         &self,
         from: Side,
         claim: Message,
-        judge: impl FnOnce(&Introduction) -> Result<(), Refusal>,
+        judge: impl FnOnce(&Introduction) -> Result<(), AdmissionRefusal>,
     ) -> Result<Introduction, Failed> {
         let (proof, introduction) = match claim {
             Message::Claim {

@@ -21,7 +21,7 @@ use palisade_wal::Id;
 use sha2::{Digest as _, Sha256};
 
 use super::introduction::{Introduction, Known, Standing, judge};
-use super::refusal::Refusal;
+use super::refusal::AdmissionRefusal;
 use super::{Peers, hold};
 use crate::entry::{Leader, LogId, NodeId};
 use crate::message::Offer;
@@ -77,7 +77,7 @@ impl PeerHistory {
         own: &Introduction,
         expected: Option<NodeId>,
         theirs: &Introduction,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AdmissionRefusal> {
         let offered = self.offered;
         let known = self.nodes.get_mut(&theirs.node).and_then(|met| {
             met.agree(offered);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use palisade_wal::Id;
 
-use super::refusal::{Loss, Refusal};
+use super::refusal::{AdmissionRefusal, LostState};
 use crate::codec::{Malformed, Put, Take};
 use crate::entry::{LogId, NodeId};
 use crate::timers::Profile;
@@ -262,21 +262,21 @@ pub fn judge(
     expected: Option<NodeId>,
     known: Option<&Known>,
     theirs: &Introduction,
-) -> Result<(), Refusal> {
+) -> Result<(), AdmissionRefusal> {
     let (node, address) = (theirs.node, &theirs.address);
     let expected = expected.filter(|expected| *expected != node);
     if let Some(expected) = expected
         && let Some(place) = own.place_of(node)
     {
         // Nothing is lost: the directory at this address is good, and belongs elsewhere.
-        return Err(Refusal::from(format!(
+        return Err(AdmissionRefusal::from(format!(
             "{address} should be node {expected} and is node {node}, which the cluster has at {place}: two directories, or \
              two addresses, were exchanged. Stop the nodes at both addresses, and start each with its own directory and \
              its own --peer-address; both directories are good"
         )));
     }
     if node == own.node {
-        return Err(Refusal::from(format!(
+        return Err(AdmissionRefusal::from(format!(
             "node {node} at {address} has the same id as the node at {}: one of the two directories is a copy. Stop the node \
              that runs on the copy, and start it with another --data",
             own.address
@@ -284,7 +284,7 @@ pub fn judge(
     }
     same_cluster(own, theirs)?;
     if let Some(expected) = expected {
-        return Err(Refusal::from(format!(
+        return Err(AdmissionRefusal::from(format!(
             "{address} should be node {expected} and is node {node}: if the disk of node {expected} was lost, type \
              `palisade cluster replace {expected} {node}`"
         )));
@@ -294,11 +294,11 @@ pub fn judge(
     same_timers(own, theirs)
 }
 
-fn same_timers(own: &Introduction, theirs: &Introduction) -> Result<(), Refusal> {
+fn same_timers(own: &Introduction, theirs: &Introduction) -> Result<(), AdmissionRefusal> {
     if own.timers == theirs.timers {
         return Ok(());
     }
-    Err(Refusal::from(format!(
+    Err(AdmissionRefusal::from(format!(
         "{} runs with --timers {}, {} with --timers {}: start every node of a cluster with the same --timers",
         place(own),
         own.timers,
@@ -317,7 +317,7 @@ impl Introduction {
     }
 }
 
-fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), Refusal> {
+fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), AdmissionRefusal> {
     let (
         Standing::Member {
             authority,
@@ -335,14 +335,14 @@ fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), Refusal
     };
     let (here, there) = (place(own), place(theirs));
     if authority != their_authority {
-        return Err(Refusal::from(format!(
+        return Err(AdmissionRefusal::from(format!(
             "{here} belongs to cluster {authority}, {there} to cluster {their_authority}: correct the addresses of one \
              of them. If two clusters were formed by mistake, decide which one stays, and start the nodes of the other one \
              with --join and another --data"
         )));
     }
     if incarnation != their_incarnation {
-        return Err(Refusal::from(format!(
+        return Err(AdmissionRefusal::from(format!(
             "{here} is of incarnation {incarnation} of its cluster, {there} of incarnation {their_incarnation}: a \
              restore or a recovery began the newer one. Stop the nodes of the older one, and start them with --join and \
              another --data"
@@ -355,7 +355,7 @@ fn place(of: &Introduction) -> String {
     format!("node {} at {}", of.node, of.address)
 }
 
-fn not_behind(known: &Known, theirs: &Introduction) -> Result<(), Refusal> {
+fn not_behind(known: &Known, theirs: &Introduction) -> Result<(), AdmissionRefusal> {
     let Introduction {
         node,
         address,
@@ -367,14 +367,14 @@ fn not_behind(known: &Known, theirs: &Introduction) -> Result<(), Refusal> {
          --join and another --data, and type `palisade cluster replace {node} NEW` with the id that it reports"
     );
     if known.address != *address && *starts <= known.starts {
-        return Err(Refusal::from(format!(
+        return Err(AdmissionRefusal::from(format!(
             "node {node} was met at {} after {} starts and is now at {address} after {starts}: one of the two \
              directories is a copy. Stop the node that runs on the copy; if you need it, start it with --join and another \
              --data",
             known.address, known.starts
         )));
     }
-    let loss = Some(Loss {
+    let loss = Some(LostState {
         starts: known.starts,
         agreed: known.agreed,
     });
@@ -384,7 +384,7 @@ fn not_behind(known: &Known, theirs: &Introduction) -> Result<(), Refusal> {
              lost. {replace}",
             known.starts
         );
-        return Err(Refusal { why, loss });
+        return Err(AdmissionRefusal { why, loss });
     }
     if let Some(agreed) = known.agreed.filter(|agreed| !theirs.contains(*agreed)) {
         let last = theirs
@@ -394,7 +394,7 @@ fn not_behind(known: &Known, theirs: &Introduction) -> Result<(), Refusal> {
             "node {node} at {address} acknowledged {agreed}, which its log does not contain; it ends with {last}: it lost \
              what it had acknowledged, so it must not vote. {replace}"
         );
-        return Err(Refusal { why, loss });
+        return Err(AdmissionRefusal { why, loss });
     }
     Ok(())
 }

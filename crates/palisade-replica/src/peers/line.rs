@@ -31,7 +31,7 @@ pub(super) const ANSWERED: u8 = 0;
 pub(super) const NOT_READY: u8 = 1;
 
 /// See the module.
-pub(super) struct Link {
+pub(super) struct PeerLink {
     to: NodeId,
     address: String,
     lane: Lane,
@@ -48,9 +48,9 @@ enum Phase {
     Resting,
 }
 
-impl Link {
-    pub(super) fn new(to: NodeId, address: &str, lane: Lane) -> Link {
-        Link {
+impl PeerLink {
+    pub(super) fn new(to: NodeId, address: &str, lane: Lane) -> PeerLink {
+        PeerLink {
             to,
             address: address.to_owned(),
             lane,
@@ -65,7 +65,7 @@ impl Link {
 
     /// Sends a message and waits for its answer, however long that takes.
     pub(super) async fn call(
-        self: &Arc<Link>,
+        self: &Arc<PeerLink>,
         shared: &Arc<Shared>,
         message: Vec<u8>,
     ) -> io::Result<Vec<u8>> {
@@ -83,7 +83,7 @@ impl Link {
         io::Error::new(io::ErrorKind::ConnectionRefused, why)
     }
 
-    async fn line(self: &Arc<Link>, shared: &Arc<Shared>) -> io::Result<Arc<Line>> {
+    async fn line(self: &Arc<PeerLink>, shared: &Arc<Shared>) -> io::Result<Arc<Line>> {
         let mut phase = self.phase.subscribe();
         loop {
             let now = phase.borrow_and_update().clone();
@@ -99,7 +99,7 @@ impl Link {
     }
 
     /// Starts to connect, if nobody does.
-    fn connect(self: &Arc<Link>, shared: &Arc<Shared>) {
+    fn connect(self: &Arc<PeerLink>, shared: &Arc<Shared>) {
         let begin = |phase: &mut Phase| {
             let idle = matches!(phase, Phase::Idle);
             if idle {
@@ -160,12 +160,12 @@ struct Line {
 }
 
 /// Forgets a call that is given up.
-struct Waiting<'a> {
+struct WaitingCall<'a> {
     line: &'a Line,
     number: u64,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         hold(&self.line.waiting).remove(&self.number);
     }
@@ -187,7 +187,7 @@ impl Line {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, is_answered) = oneshot::channel();
         hold(&self.waiting).insert(number, answer);
-        let _waiting = Waiting { line: self, number };
+        let _waiting = WaitingCall { line: self, number };
         let sent = self.outgoing.send((number, message)).await;
         sent.map_err(|_| ended())?;
         is_answered.await.map_err(|_| ended())

@@ -15,11 +15,11 @@ use tokio::sync::watch;
 
 use super::handshake::Lane;
 use super::introduction::{Introduction, Standing};
-use super::refusal::{Loss, Refusal};
+use super::refusal::{AdmissionRefusal, LostState};
 use super::{Peers, Shared, hold};
 use crate::entry::{LogId, NodeId};
 
-impl Loss {
+impl LostState {
     /// Whether this node did lose that, according to its own directory.
     #[must_use]
     pub fn is_of(&self, own: &Introduction) -> bool {
@@ -71,7 +71,11 @@ impl Peers {
 impl Shared {
     /// Another node has proved that it knows the key, and says that this one lost something. Returns the message about
     /// it.
-    pub(super) fn told(&self, by: NodeId, Refusal { why, loss }: Refusal) -> String {
+    pub(super) fn told(
+        &self,
+        by: NodeId,
+        AdmissionRefusal { why, loss }: AdmissionRefusal,
+    ) -> String {
         let own = self.own();
         let Some(loss) = loss else { return why };
         if !loss.is_of(&own) {

@@ -42,7 +42,7 @@ use tokio::sync::watch;
 use crate::engine::{MESSAGE_BYTES, Transport};
 use crate::entry::NodeId;
 use handshake::{Failed, Lane, Meeting};
-use line::Link;
+use line::PeerLink;
 use secure::{Connection, certified, explain};
 
 pub use crate::message::Offer;
@@ -50,7 +50,7 @@ pub use handshake::Key;
 pub use history::PeerHistory;
 pub use introduction::{HISTORY, Introduction, Known, MOST_NODES, Standing, judge};
 pub use liveness::SILENT;
-pub use refusal::{Loss, Refusal};
+pub use refusal::{AdmissionRefusal, LostState};
 pub use secure::{PROTOCOL, Security, host};
 
 /// The longest message: the largest batch, or as many entries as the engine puts into one message, with the envelope.
@@ -124,7 +124,7 @@ struct Shared {
     settings: Settings,
     introduce: Mutex<Introduce>,
     answer: Mutex<Option<Answer>>,
-    links: Mutex<HashMap<(NodeId, Lane), Arc<Link>>>,
+    links: Mutex<HashMap<(NodeId, Lane), Arc<PeerLink>>>,
     nodes: Mutex<BTreeMap<NodeId, Seen>>,
     history: Mutex<PeerHistory>,
     /// The messages logged about each address, so that each is logged once.
@@ -288,12 +288,12 @@ impl Shared {
         change(hold(&self.nodes).entry(node).or_default())
     }
 
-    fn link(&self, to: NodeId, address: &str, lane: Lane) -> Arc<Link> {
+    fn link(&self, to: NodeId, address: &str, lane: Lane) -> Arc<PeerLink> {
         let mut links = hold(&self.links);
         match links.get(&(to, lane)) {
             Some(link) if link.address() == address => Arc::clone(link),
             _ => {
-                let link = Arc::new(Link::new(to, address, lane));
+                let link = Arc::new(PeerLink::new(to, address, lane));
                 links.insert((to, lane), Arc::clone(&link));
                 link
             }
@@ -374,9 +374,9 @@ impl Shared {
         expected: Option<NodeId>,
         certificate: Option<&Certificate>,
         theirs: &Introduction,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AdmissionRefusal> {
         // Only a node with the right certificate may change its record here.
-        certified(certificate, own, theirs).map_err(Refusal::from)?;
+        certified(certificate, own, theirs).map_err(AdmissionRefusal::from)?;
         let judged = hold(&self.history).judge(own, expected, theirs);
         if let (Err(refusal), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {
             seen.status.refusal = Some(refusal.why.clone());

@@ -7,20 +7,20 @@ use crate::entry::LogId;
 
 /// Why a node is not let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct AdmissionRefusal {
     /// For people, on both sides.
     pub why: String,
     /// The state that it had and has no longer, if that is why.
-    pub loss: Option<Loss>,
+    pub loss: Option<LostState>,
 }
 
-impl From<String> for Refusal {
-    fn from(why: String) -> Refusal {
-        Refusal { why, loss: None }
+impl From<String> for AdmissionRefusal {
+    fn from(why: String) -> AdmissionRefusal {
+        AdmissionRefusal { why, loss: None }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for AdmissionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
     }
@@ -28,14 +28,14 @@ impl fmt::Display for Refusal {
 
 /// The state that a node was known to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
+pub struct LostState {
     /// How many times its log had been opened.
     pub starts: u64,
     /// The entry that it had acknowledged, which is committed.
     pub agreed: Option<LogId>,
 }
 
-impl Loss {
+impl LostState {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.u64(self.starts);
@@ -43,9 +43,9 @@ impl Loss {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Loss, Malformed> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<LostState, Malformed> {
         let mut from = Take(bytes);
-        let loss = Loss {
+        let loss = LostState {
             starts: from.u64()?,
             agreed: from.option(Take::log_id)?,
         };
@@ -54,7 +54,7 @@ impl Loss {
     }
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for LostState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "was started {} times", self.starts)?;
         match self.agreed {

@@ -22,17 +22,17 @@ const LEAST: u32 = 4;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trips {
     begun: Duration,
-    current: Span,
-    before: Span,
+    current: TripCount,
+    before: TripCount,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Span {
+struct TripCount {
     count: u32,
     shortest: Duration,
 }
 
-impl Span {
+impl TripCount {
     fn add(&mut self, took: Duration) {
         self.shortest = match self.count {
             0 => took,
@@ -52,7 +52,7 @@ impl Trips {
         self.before = if age < 2 * SPAN {
             current
         } else {
-            Span::default()
+            TripCount::default()
         };
         self.begun = now;
     }
@@ -159,7 +159,7 @@ mod tests {
         );
         assert!(why.contains("start every node with --timers"), "{why}");
         let late = Trips {
-            current: Span {
+            current: TripCount {
                 count: LEAST,
                 shortest: Duration::from_secs(9),
             },

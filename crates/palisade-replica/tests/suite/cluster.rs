@@ -12,8 +12,8 @@ use palisade_pipeline::durable;
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::peers::{HISTORY, Introduction, Peers, Settings as PeerSettings, Standing};
 use palisade_replica::{
-    Applier, Directory, Engine, LogId, NodeId, NotCommitted, Profile, Role, Settings, Sink, Start,
-    Store, Stored, Tokio, Work, Writer,
+    Applier, Directory, Engine, EngineStart, LogId, NodeId, NotCommitted, Profile, Role, Settings,
+    Sink, Store, Stored, Tokio, Work, Writer,
 };
 use palisade_wal::{CreateOptions, OpenError, Opened, Options, Purpose, Wal};
 use tokio::net::TcpListener;
@@ -167,7 +167,7 @@ impl Process {
         let log = std::mem::take(&mut state.log);
         let store = Store::new(log, write_on_a_thread(writer), compactor, 1);
         let applier = Arc::new(Applier::new(state, store.clone()));
-        let started = Engine::<Tokio>::start(Start {
+        let started = Engine::<Tokio>::start(EngineStart {
             node: self.node,
             store: store.clone(),
             applier: Arc::clone(&applier),

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use palisade_replica::peers::{Introduction, Key, PROTOCOL, Peers, Security, Settings, Standing};
 use palisade_replica::{NodeId, Profile, Transport as _};
-use palisade_tls::issue::{Authority, Validity};
+use palisade_tls::issue::{CertificateAuthority, Validity};
 use palisade_tls::{Reloaded, Server, ServerFiles};
 use palisade_wal::Id;
 use tempfile::TempDir;
@@ -24,13 +24,13 @@ const HERE: &str = "127.0.0.1";
 /// A private CA, and the certificates that it has issued.
 struct Ca {
     dir: TempDir,
-    authority: Authority,
+    authority: CertificateAuthority,
 }
 
 impl Ca {
     fn make() -> Ca {
         let dir = tempfile::tempdir().unwrap();
-        let (authority, own) = Authority::make(valid()).unwrap();
+        let (authority, own) = CertificateAuthority::make(valid()).unwrap();
         std::fs::write(dir.path().join("ca.pem"), own.certificate).unwrap();
         Ca { dir, authority }
     }

@@ -23,7 +23,7 @@ pub trait Cluster: Send + Sync + 'static {
 pub type Losing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A change on its way.
-pub type Changing<'a> = Pin<Box<dyn Future<Output = Result<(), NotChanged>> + Send + 'a>>;
+pub type Changing<'a> = Pin<Box<dyn Future<Output = Result<(), ClusterNotChanged>> + Send + 'a>>;
 
 /// A change of the members, or of who leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum MembershipChange {
 
 /// Why the cluster did not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotChanged {
+pub struct ClusterNotChanged {
     /// The code to answer with.
     pub code: Code,
     /// The obstacle, and the next step.

@@ -149,7 +149,7 @@ impl Forwarder {
     ) -> Result<Forwarder, palisade_tls::Error> {
         let node = settings.node.as_deref().unwrap_or("node");
         let secure = node.starts_with("https://");
-        let tls = secure.then(|| palisade_tls::Client::new(&settings.to_leader));
+        let tls = secure.then(|| palisade_tls::TlsClient::new(&settings.to_leader));
         let tls = tls.transpose()?.map(|tls| tls.http2());
         Ok(Forwarder {
             secure,
@@ -294,7 +294,7 @@ impl Forwarder {
 }
 
 impl LeaderConnection {
-    fn new(tls: Option<palisade_tls::Client>) -> LeaderConnection {
+    fn new(tls: Option<palisade_tls::TlsClient>) -> LeaderConnection {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT));

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade_core::{Event, Machine};
-use palisade_history::{Bounds, Ledger, Owner, Page, Query, Reader, Refusal as LateWrite, Why};
+use palisade_history::{Bounds, GapReason, LateRefusal, Ledger, LedgerOwner, Page, Query, Reader};
 use palisade_pipeline::clock::{boottime, wall};
 use palisade_pipeline::replay::Told;
 use palisade_pipeline::{Handle, Identity};
@@ -73,7 +73,7 @@ enum Job {
 struct QueuedReport {
     lock: String,
     token: u64,
-    late: LateWrite,
+    late: LateRefusal,
 }
 
 /// The figures that the metrics show.
@@ -102,12 +102,12 @@ impl History {
         let shared = Arc::new(Shared::default());
         let writer = Writer {
             settings,
-            owner: Owner {
+            owner: LedgerOwner {
                 authority: authority.as_str().to_owned(),
                 incarnation: incarnation.clone(),
             },
             shared: Arc::clone(&shared),
-            gap: Why::LogDropped,
+            gap: GapReason::LogDropped,
             refill: Pause::default(),
         };
         std::thread::Builder::new()
@@ -152,7 +152,7 @@ impl History {
     }
 
     /// Keeps a report of a refused write, if the history knows the grant. `None`: nobody can say now.
-    pub(super) async fn report(&self, lock: &str, token: u64, late: LateWrite) -> Option<bool> {
+    pub(super) async fn report(&self, lock: &str, token: u64, late: LateRefusal) -> Option<bool> {
         let Some(open) = &self.0 else {
             return Some(false);
         };
@@ -294,10 +294,10 @@ impl Shared {
 /// The thread's part.
 struct Writer {
     settings: HistorySettings,
-    owner: Owner,
+    owner: LedgerOwner,
     shared: Arc<Shared>,
     /// The reason of the next gap.
-    gap: Why,
+    gap: GapReason,
     refill: Pause,
 }
 
@@ -315,7 +315,7 @@ impl Writer {
                 return;
             }
             self.shared.seen.store(0, Relaxed);
-            self.gap = Why::Unwritable;
+            self.gap = GapReason::Unwritable;
             self.refill = Pause::default();
             let failed = now();
             // The callers hear at once that nothing is taken now.
@@ -346,7 +346,7 @@ impl Writer {
             );
         }
         if ledger.is_restored() {
-            self.gap = Why::Restored;
+            self.gap = GapReason::Restored;
         }
         *self.shared.reader() = Some(ledger.reader());
         let (mut committed, mut synced) = (now(), now());
@@ -431,7 +431,7 @@ impl Writer {
             ledger.take(batch, self.gap, wall().0);
         }
         // A later gap has another reason than the start.
-        self.gap = Why::LogDropped;
+        self.gap = GapReason::LogDropped;
         Ok(())
     }
 
@@ -443,13 +443,13 @@ impl Writer {
         let why = if self.refill.is_over() {
             self.refill(ledger)?
         } else {
-            Why::TooFast
+            GapReason::TooFast
         };
         self.miss(ledger, revision, why);
         Ok(())
     }
 
-    fn miss(&self, ledger: &mut Ledger, upto: u64, why: Why) {
+    fn miss(&self, ledger: &mut Ledger, upto: u64, why: GapReason) {
         if ledger.last() < upto {
             self.shared.gaps.fetch_add(1, Relaxed);
             ledger.miss(upto, why, wall().0);
@@ -458,10 +458,10 @@ impl Writer {
 
     /// Reads what the history missed from the log, and asks its machine about grants in doubt. Returns the reason of a gap
     /// that is left.
-    fn refill(&mut self, ledger: &mut Ledger) -> Result<Why, Closed> {
+    fn refill(&mut self, ledger: &mut Ledger) -> Result<GapReason, Closed> {
         let after = ledger.last();
         let why = match after {
-            0 => Why::New,
+            0 => GapReason::New,
             _ => self.gap,
         };
         let Some(PastEvents(past)) = self.settings.past.clone() else {

@@ -19,7 +19,7 @@ use super::settings::{Settings, ShownCounter};
 use super::shares::Shares;
 use crate::shell::{self, Shell};
 use palisade_pipeline::clock::wall;
-use palisade_pipeline::{Histogram, Operation, Stats, Verdict, request_place};
+use palisade_pipeline::{Histogram, MetricResult, Operation, Stats, request_place};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -583,7 +583,7 @@ fn histogram_text<L: AsRef<str>>(
 fn request_text(text: &mut String, stats: &Stats) {
     let mut seen = Vec::new();
     for operation in Operation::ALL {
-        for verdict in Verdict::ALL {
+        for verdict in MetricResult::ALL {
             let histogram = &stats.request[request_place(operation, verdict)];
             if histogram.ranges().any(|(_, values)| values > 0) {
                 let (operation, verdict) = (operation.name(), verdict.name());

@@ -51,7 +51,7 @@ mod watch;
 mod watchers;
 
 pub use self::http::document as openapi;
-pub use cluster::{Changing, Cluster, Losing, MembershipChange, NotChanged};
+pub use cluster::{Changing, Cluster, ClusterNotChanged, Losing, MembershipChange};
 pub use error::ServeError;
 pub use lease_keys::{LOCK_TOKEN_FILE, lock_token_fingerprint};
 pub use secrets::ClusterSecret;

@@ -12,8 +12,8 @@ use palisade_proto::v1::reply::Outcome;
 use palisade_proto::v1::request::Operation;
 use palisade_proto::v1::{self, Request};
 use palisade_server::shell::Settings;
-use palisade_tls::issue::{Authority, Validity};
-use palisade_tls::{Client, ClientFiles, ServerFiles, Stream};
+use palisade_tls::issue::{CertificateAuthority, Validity};
+use palisade_tls::{ClientFiles, ServerFiles, Stream, TlsClient};
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -32,10 +32,10 @@ const LIVES: [Duration; 3] = [
 
 struct World {
     dir: TempDir,
-    ca: Authority,
+    ca: CertificateAuthority,
     server: Server,
     /// Reads its files again for each connection.
-    client: Client,
+    client: TlsClient,
 }
 
 #[expect(
@@ -50,7 +50,7 @@ impl World {
     async fn new() -> World {
         let dir = tempfile::tempdir().unwrap();
         let long = Validity::days(now(), 1);
-        let (ca, root) = Authority::make(long).unwrap();
+        let (ca, root) = CertificateAuthority::make(long).unwrap();
         std::fs::write(dir.path().join("ca.pem"), root.certificate).unwrap();
         issue(&dir, &ca, "server", long);
         issue(&dir, &ca, "client", long);
@@ -68,7 +68,7 @@ impl World {
         };
         let server = Server::with(Wish::shell(shell)).await;
         let pair: (PathBuf, PathBuf) = (path("client.pem"), path("client.key"));
-        let client = Client::new(&ClientFiles {
+        let client = TlsClient::new(&ClientFiles {
             ca: Some(path("ca.pem")),
             own: Some(pair),
         });
@@ -94,13 +94,13 @@ impl World {
     }
 }
 
-fn issue(dir: &TempDir, ca: &Authority, name: &str, validity: Validity) {
+fn issue(dir: &TempDir, ca: &CertificateAuthority, name: &str, validity: Validity) {
     let issued = ca.issue(&["locks.test"], validity).unwrap();
     std::fs::write(dir.path().join(format!("{name}.pem")), issued.certificate).unwrap();
     std::fs::write(dir.path().join(format!("{name}.key")), issued.key).unwrap();
 }
 
-fn revoke(dir: &TempDir, ca: &Authority, certificates: &[&str]) {
+fn revoke(dir: &TempDir, ca: &CertificateAuthority, certificates: &[&str]) {
     let list = ca.revoke(certificates, Validity::days(now(), 1));
     std::fs::write(dir.path().join("ca.crl"), list.unwrap()).unwrap();
 }
@@ -265,7 +265,7 @@ async fn a_connection_takes_no_request_when_its_certificate_is_revoked_or_its_ca
     assert_eq!(status, 200, "{granted}");
 
     let long = Validity::days(now(), 1);
-    let (next, root) = Authority::make(long).unwrap();
+    let (next, root) = CertificateAuthority::make(long).unwrap();
     std::fs::write(world.dir.path().join("ca.pem"), root.certificate).unwrap();
     issue(&world.dir, &next, "server", long);
     issue(&world.dir, &next, "client", long);

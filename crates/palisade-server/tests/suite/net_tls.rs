@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use palisade_server::net;
 use palisade_server::shell::{self, Settings};
-use palisade_tls::issue::{Authority, Validity};
-use palisade_tls::{Client, ClientFiles, ServerFiles, Stream};
+use palisade_tls::issue::{CertificateAuthority, Validity};
+use palisade_tls::{ClientFiles, ServerFiles, Stream, TlsClient};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -18,7 +18,7 @@ use crate::net_support::{Server, Wish, soon};
 struct Certificates {
     _dir: TempDir,
     settings: Settings,
-    client: Client,
+    client: TlsClient,
 }
 
 #[expect(
@@ -28,13 +28,13 @@ struct Certificates {
 fn certificates(handshakes: u32, limit: Duration) -> Certificates {
     let dir = tempfile::tempdir().unwrap();
     let validity = Validity::days(SystemTime::now(), 1);
-    let (ca, root) = Authority::make(validity).unwrap();
+    let (ca, root) = CertificateAuthority::make(validity).unwrap();
     let issued = ca.issue(&["t"], validity).unwrap();
     let path = |name: &str| dir.path().join(name);
     std::fs::write(path("ca"), root.certificate).unwrap();
     std::fs::write(path("certificate"), issued.certificate).unwrap();
     std::fs::write(path("key"), issued.key).unwrap();
-    let client = Client::new(&ClientFiles {
+    let client = TlsClient::new(&ClientFiles {
         ca: Some(path("ca")),
         own: None,
     });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use palisade_tls::{Client, ClientFiles, Server, ServerFiles};
+use palisade_tls::{ClientFiles, Server, ServerFiles, TlsClient};
 use rustls::HandshakeKind;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -226,7 +226,7 @@ fn files_that_cannot_be_used_are_named_and_a_key_is_never_shown() {
         ca: Some(folder.path("empty.pem")),
         own: None,
     };
-    let said = Client::new(&files).unwrap_err().to_string();
+    let said = TlsClient::new(&files).unwrap_err().to_string();
     assert!(said.contains("empty.pem"), "{said}");
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::SystemTime;
 
 use palisade_tls::Reloaded;
-use palisade_tls::issue::{Authority, Validity};
+use palisade_tls::issue::{CertificateAuthority, Validity};
 
 use crate::support::{Folder, ahead, handshake, over, valid};
 
@@ -237,7 +237,7 @@ fn a_port_says_when_the_ca_of_its_clients_and_its_list_end() {
     assert_eq!(server.reload().unwrap(), Reloaded::Taken);
     assert_eq!(server.ends().client_crl, later);
     // With two CAs, the earlier end is reported.
-    let (_, soon) = Authority::make(past).unwrap();
+    let (_, soon) = CertificateAuthority::make(past).unwrap();
     let mut both = fs::read_to_string(folder.path("ca.pem")).unwrap();
     both.push_str(&soon.certificate);
     fs::write(folder.path("ca.pem"), both).unwrap();

@@ -5,8 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use palisade_tls::issue::{Authority, Issued, Validity};
-use palisade_tls::{Client, ClientFiles, Server, ServerFiles, explain};
+use palisade_tls::issue::{CertificateAuthority, Issued, Validity};
+use palisade_tls::{ClientFiles, Server, ServerFiles, TlsClient, explain};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -53,13 +53,19 @@ impl Folder {
     }
 
     /// A CA, with its files.
-    pub(crate) fn ca(&self, name: &str) -> Authority {
-        let (ca, issued) = Authority::make(valid()).unwrap();
+    pub(crate) fn ca(&self, name: &str) -> CertificateAuthority {
+        let (ca, issued) = CertificateAuthority::make(valid()).unwrap();
         self.put(name, &issued);
         ca
     }
 
-    pub(crate) fn issue(&self, ca: &Authority, file: &str, name: &str, validity: Validity) {
+    pub(crate) fn issue(
+        &self,
+        ca: &CertificateAuthority,
+        file: &str,
+        name: &str,
+        validity: Validity,
+    ) {
         self.put(file, &ca.issue(&[name], validity).unwrap());
     }
 
@@ -88,7 +94,7 @@ impl Folder {
     }
 
     /// A client that trusts this CA and has this certificate.
-    pub(crate) fn client(&self, ca: &str, own: Option<&str>) -> Client {
+    pub(crate) fn client(&self, ca: &str, own: Option<&str>) -> TlsClient {
         let pair = |own: &str| {
             let file = |end: &str| self.path(&format!("{own}.{end}"));
             (file("pem"), file("key"))
@@ -97,14 +103,14 @@ impl Folder {
             ca: Some(self.path(&format!("{ca}.pem"))),
             own: own.map(pair),
         };
-        Client::new(&files).unwrap()
+        TlsClient::new(&files).unwrap()
     }
 }
 
 /// One connection up to the end of one message in both directions, with the result on each side.
 pub(crate) async fn handshake(
     server: &Server,
-    client: &Client,
+    client: &TlsClient,
     host: &str,
 ) -> (Result<(), String>, Result<(), String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,18 +1,18 @@
 //! Crashes and failures at every single call.
 
 use crate::common::{Journal, create, fill, open, open_or_create, payload};
-use palisade_wal::testing::{Fault, Loss, SimStorage};
+use palisade_wal::testing::{CrashLoss, Fault, SimStorage};
 use palisade_wal::{CommitError, Id, Seq};
 
-const LOSSES: [Loss; 8] = [
-    Loss::DropAll,
-    Loss::KeepAll,
-    Loss::Torn(1),
-    Loss::Torn(2),
-    Loss::Torn(3),
-    Loss::Torn(4),
-    Loss::Torn(5),
-    Loss::Torn(6),
+const LOSSES: [CrashLoss; 8] = [
+    CrashLoss::DropAll,
+    CrashLoss::KeepAll,
+    CrashLoss::Torn(1),
+    CrashLoss::Torn(2),
+    CrashLoss::Torn(3),
+    CrashLoss::Torn(4),
+    CrashLoss::Torn(5),
+    CrashLoss::Torn(6),
 ];
 
 /// Creates a log, commits, marks, compacts, snapshots, until `last` frames are acknowledged or something
@@ -63,8 +63,8 @@ fn check(storage: &SimStorage, acknowledged: u64, what: &str) {
     let mut wal = opened.into_wal();
     fill(&mut wal, len + 5);
     drop(wal);
-    let opened =
-        open(&storage.crash(Loss::DropAll)).unwrap_or_else(|e| panic!("{what}, second life: {e}"));
+    let opened = open(&storage.crash(CrashLoss::DropAll))
+        .unwrap_or_else(|e| panic!("{what}, second life: {e}"));
     assert_eq!(
         Journal::of(&opened),
         Journal::upto(len + 5),
@@ -114,7 +114,7 @@ fn a_crash_during_recovery_loses_nothing_acknowledged() {
                 second.fault_at(again, Fault::Crash);
                 let more = work(&second, 25).max(acknowledged);
                 let what = format!("crash at call {call}, {loss:?}, again at {again}");
-                check(&second.crash(Loss::Torn(again)), more, &what);
+                check(&second.crash(CrashLoss::Torn(again)), more, &what);
             }
         }
     }
@@ -179,7 +179,7 @@ fn a_sync_that_does_nothing_loses_acknowledged_frames() {
     let mut wal = create(&storage);
     storage.set_lying(true);
     fill(&mut wal, 3);
-    let opened = open(&storage.crash(Loss::DropAll)).unwrap();
+    let opened = open(&storage.crash(CrashLoss::DropAll)).unwrap();
     assert_eq!(
         Journal::of(&opened),
         Journal::upto(0),
@@ -203,7 +203,7 @@ fn a_crash_at_any_call_of_a_restore_leaves_a_whole_directory_or_none() {
     let target = SimStorage::new(2);
     restore(&target).unwrap();
     let calls = target.calls();
-    check(&target.crash(Loss::DropAll), 30, "a finished restore");
+    check(&target.crash(CrashLoss::DropAll), 30, "a finished restore");
     for call in 1..=calls {
         for loss in LOSSES {
             let target = SimStorage::new(call);
@@ -267,7 +267,7 @@ fn an_opening_that_is_torn_at_any_byte_is_done_again() {
         let crashed = storage.restart();
         crashed.fault_at(call, Fault::Crash);
         drop(open(&crashed));
-        let left = crashed.crash(Loss::KeepAll);
+        let left = crashed.crash(CrashLoss::KeepAll);
         let bytes = left.read(&name).unwrap();
         let names = palisade_wal::Storage::list(&left).unwrap();
         if names
@@ -335,7 +335,7 @@ fn a_failed_directory_sync_ends_snapshots_and_not_the_log() {
     );
     fill(&mut wal, 60);
     check(
-        &storage.crash(Loss::DropAll),
+        &storage.crash(CrashLoss::DropAll),
         60,
         "after a failed directory sync",
     );

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{Journal, create, fill, open, options, payload, segments, snapshots};
-use palisade_wal::testing::{Loss, SimStorage};
+use palisade_wal::testing::{CrashLoss, SimStorage};
 use palisade_wal::{CreateOptions, Damage, Id, OpenError, Storage, Wal};
 
 /// The offset behind the last byte of a file that is not zero.
@@ -164,7 +164,7 @@ fn a_tail_torn_at_any_length_is_cut_off_and_never_comes_back() {
                 kept as u64
             );
             drop(opened);
-            let opened = open(&torn.crash(Loss::DropAll)).unwrap();
+            let opened = open(&torn.crash(CrashLoss::DropAll)).unwrap();
             assert_eq!(
                 opened.report().torn,
                 None,
@@ -174,7 +174,7 @@ fn a_tail_torn_at_any_length_is_cut_off_and_never_comes_back() {
             let mut wal = open(&torn).unwrap().into_wal();
             fill(&mut wal, last + 1);
             drop(wal);
-            let again = open(&torn.crash(Loss::DropAll)).unwrap();
+            let again = open(&torn.crash(CrashLoss::DropAll)).unwrap();
             assert_eq!(
                 (Journal::of(&again), again.report().torn.clone()),
                 (Journal::upto(last + 1), None)

@@ -9,7 +9,7 @@ use crate::common::{
     Hooked, Journal, create, create_options, fill, ignore, open, open_or_create, options, payload,
     segments,
 };
-use palisade_wal::testing::{Loss, SimStorage};
+use palisade_wal::testing::{CrashLoss, SimStorage};
 use palisade_wal::{CommitError, MAX_PAYLOAD, OpenError, Options, Preparation, Seq, Wal};
 use proptest::prelude::*;
 
@@ -44,7 +44,7 @@ fn a_full_disk_does_not_poison_the_log_and_new_room_is_used() {
     assert!(wal.has_room(3_900));
     fill(&mut wal, last + 20);
     assert_eq!(
-        Journal::of(&open(&storage.crash(Loss::DropAll)).unwrap()),
+        Journal::of(&open(&storage.crash(CrashLoss::DropAll)).unwrap()),
         Journal::upto(last + 20)
     );
 }
@@ -175,7 +175,7 @@ fn a_payload_over_a_segment_gets_a_longer_one_and_over_the_limit_is_refused() {
         lens.push(payload.len());
         Ok::<(), std::convert::Infallible>(())
     };
-    open(&storage.crash(Loss::DropAll))
+    open(&storage.crash(CrashLoss::DropAll))
         .unwrap()
         .replay(collect)
         .unwrap();
@@ -197,7 +197,7 @@ fn a_mark_and_a_seal_fit_behind_a_payload_of_any_length() {
         }
         drop(wal);
         let mut lens = Vec::new();
-        let opened = open(&storage.crash(Loss::DropAll)).unwrap();
+        let opened = open(&storage.crash(CrashLoss::DropAll)).unwrap();
         let collect = |_, payload: &[u8]| {
             lens.push(payload.len());
             Ok::<(), std::convert::Infallible>(())
@@ -326,7 +326,7 @@ fn take(step: &Step, storage: &mut SimStorage, wal: &mut Wal, last: &mut u64) {
             *storage = storage.restart();
         }
         Step::Kill => *storage = storage.restart(),
-        Step::PowerLoss(seed) => *storage = storage.crash(Loss::Torn(*seed)),
+        Step::PowerLoss(seed) => *storage = storage.crash(CrashLoss::Torn(*seed)),
     }
     if matches!(step, Step::Close | Step::Kill | Step::PowerLoss(_)) {
         let opened = match open_or_create(storage) {

@@ -4,19 +4,19 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::common::{Journal, create, create_options, fill, open, open_or_create, options};
-use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
+use palisade_wal::testing::{CrashLoss, Fault, PutBack, SimStorage};
 use palisade_wal::{
     Conversion, DirectoryKind, Fold, Id, Identity, InPlace, OpenError, Opened, Purpose, ReadError,
     Seq, SnapshotWriter, Storage, Wal, backup_on, backup_state_on, node, observe, promise_node,
     purpose, restore_on,
 };
 
-const LOSSES: [Loss; 5] = [
-    Loss::DropAll,
-    Loss::KeepAll,
-    Loss::Torn(1),
-    Loss::Torn(2),
-    Loss::Torn(3),
+const LOSSES: [CrashLoss; 5] = [
+    CrashLoss::DropAll,
+    CrashLoss::KeepAll,
+    CrashLoss::Torn(1),
+    CrashLoss::Torn(2),
+    CrashLoss::Torn(3),
 ];
 
 fn cluster() -> (Id, Id) {
@@ -170,7 +170,7 @@ fn a_conversion_keeps_everything_and_the_owner_and_begins_a_new_incarnation() {
         let mut wal = opened.into_wal();
         wal.commit(b"more").unwrap();
         drop(wal);
-        let again = open_member(&storage.crash(Loss::DropAll)).unwrap();
+        let again = open_member(&storage.crash(CrashLoss::DropAll)).unwrap();
         assert_eq!(contents(&again).0.len(), 31);
         assert!(again.starts() > 2, "they are counted on");
 
@@ -260,7 +260,7 @@ fn a_creation_may_be_done_again_for_another_cluster() {
         let crashed = SimStorage::new(1);
         crashed.fault_at(call, Fault::Crash);
         drop(create_member(&crashed, Some(1)).err());
-        let left = crashed.crash(Loss::KeepAll);
+        let left = crashed.crash(CrashLoss::KeepAll);
         if purpose(&left).unwrap() != Purpose::Blank {
             continue;
         }
@@ -294,7 +294,7 @@ fn with_the_file_of_the_id() -> SimStorage {
         let storage = SimStorage::new(1);
         storage.fault_at(call, Fault::Crash);
         drop(create_member(&storage, Some(1)).err());
-        let left = storage.crash(Loss::KeepAll);
+        let left = storage.crash(CrashLoss::KeepAll);
         if matches!(purpose(&left), Ok(Purpose::Member { .. })) {
             assert!(left.read("node").is_some());
             return left;

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use crate::common::{
     Hooked, Journal, create, create_options, fill, open, open_or_create, options, payload, segments,
 };
-use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
+use palisade_wal::testing::{CrashLoss, Fault, PutBack, SimStorage};
 use palisade_wal::{
     CommitError, Fold, InPlace, OpenError, Options, Preparation, Wal, backup_on, restore_on,
 };
 
-const LOSSES: [Loss; 5] = [
-    Loss::DropAll,
-    Loss::KeepAll,
-    Loss::Torn(1),
-    Loss::Torn(2),
-    Loss::Torn(3),
+const LOSSES: [CrashLoss; 5] = [
+    CrashLoss::DropAll,
+    CrashLoss::KeepAll,
+    CrashLoss::Torn(1),
+    CrashLoss::Torn(2),
+    CrashLoss::Torn(3),
 ];
 
 fn refusal(storage: &SimStorage) -> String {
@@ -107,7 +107,7 @@ fn an_older_copy_put_back_in_any_way_is_refused_and_restored_in_place() {
                 let mut wal = opened.into_wal();
                 fill(&mut wal, last + 20);
                 drop(wal);
-                let again = open(&put_back.crash(Loss::DropAll)).unwrap();
+                let again = open(&put_back.crash(CrashLoss::DropAll)).unwrap();
                 assert_eq!(Journal::of(&again), Journal::upto(last + 20), "{what}");
             }
         }
@@ -247,7 +247,7 @@ fn a_backup_holds_every_acknowledged_frame_of_a_live_log_and_of_a_killed_one() {
         for source in [
             storage.clone(),
             storage.restart(),
-            storage.crash(Loss::DropAll),
+            storage.crash(CrashLoss::DropAll),
         ] {
             let (saved, restored) = (SimStorage::new(1), SimStorage::new(2));
             let report = backup_on(&source, &saved).unwrap();

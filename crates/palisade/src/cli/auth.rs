@@ -11,7 +11,7 @@ use palisade_access::replace::{self, Durable};
 use palisade_access::{BearerToken, Verb, file};
 use palisade_core::LockName;
 use palisade_proto::Code;
-use palisade_tls::issue::{Authority, Issued, Validity, check_names};
+use palisade_tls::issue::{CertificateAuthority, Issued, Validity, check_names};
 use serde_json::json;
 
 use super::failure::Failure;
@@ -317,16 +317,16 @@ fn lock(dir: &Path) -> io::Result<File> {
 }
 
 /// The CA in a directory; whether it is new.
-fn authority(dir: &Path, now: SystemTime) -> Result<(Authority, bool), Failure> {
+fn authority(dir: &Path, now: SystemTime) -> Result<(CertificateAuthority, bool), Failure> {
     let key = dir.join(CA_KEY);
     match fs::read_to_string(&key) {
         Ok(pem) => {
-            let ca = Authority::load(&pem);
+            let ca = CertificateAuthority::load(&pem);
             let ca = ca.map_err(|error| Failure::usage(format!("{}: {error}", key.display())))?;
             Ok((ca, false))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let (ca, issued) = Authority::make(Validity::days(now, CA_DAYS))
+            let (ca, issued) = CertificateAuthority::make(Validity::days(now, CA_DAYS))
                 .map_err(|error| Failure::local(error.to_string()))?;
             write(dir, "ca", &issued)?;
             Ok((ca, true))

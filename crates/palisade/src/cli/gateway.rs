@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::{Args, ValueHint};
-use palisade_fence::http::{BadPolicy, Policy, Routes, Start, Tokenless};
+use palisade_fence::http::{BadPolicy, LastRun, Policy, Routes, Tokenless};
 use palisade_fence::sequencer::Check;
 use palisade_proto::Code;
 use palisade_server::shell::{self, BindError, Listen, Listeners, Shell};
@@ -307,12 +307,12 @@ fn failed(message: String) -> Failure {
     Failure::new(FAILED, Code::Internal, message)
 }
 
-fn announce(args: &GatewayArgs, ports: &Ports, start: Start, out: Out) -> Result<(), Failure> {
+fn announce(args: &GatewayArgs, ports: &Ports, start: LastRun, out: Out) -> Result<(), Failure> {
     let (at, admin) = (ports.clients.addresses()?, ports.admin.local_addr()?);
     let scheme = args.network.scheme();
     let (urls, admin) = (exposure::urls(&at, scheme), format!("{scheme}://{admin}"));
     let mode = args.fence.rule().mode;
-    let settling = start == Start::Unclean;
+    let settling = start == LastRun::Unclean;
     if out.json {
         return out.value(&json!({
             "listening": at.first().map(Listen::to_string), "url": urls.first(), "urls": urls, "admin": admin,

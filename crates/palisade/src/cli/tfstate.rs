@@ -113,7 +113,7 @@ async fn run(args: &TfstateArgs, out: Out) -> Result<(), Failure> {
     data_directory::check(&args.data, &own, false).map_err(|error| failed(error.to_string()))?;
     Shell::check(&network).map_err(|error| failed(error.to_string()))?;
     if args.connection.authority.contains("https://") {
-        palisade_tls::Client::new(&args.connection.tls())
+        palisade_tls::TlsClient::new(&args.connection.tls())
             .map_err(|error| failed(error.to_string()))?;
     }
     let listeners = Listeners::bind(&args.listen).await.map_err(|error| {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use palisade_access::replace::{self, Durable};
 use palisade_fence::Rule;
-use palisade_fence::http::Start;
+use palisade_fence::http::LastRun;
 use palisade_fence::store::{OpenError, Settings, Store};
 
 /// An open gateway directory.
@@ -19,7 +19,7 @@ use palisade_fence::store::{OpenError, Settings, Store};
 pub(crate) struct GatewayDirectory {
     dir: PathBuf,
     store: Store,
-    start: Start,
+    start: LastRun,
 }
 
 /// Why a directory could not be opened.
@@ -58,7 +58,11 @@ impl GatewayDirectory {
         };
         // Durable before the first write: from here on, the next start notices a crash.
         File::open(dir)?.sync_all()?;
-        let start = if clean { Start::Clean } else { Start::Unclean };
+        let start = if clean {
+            LastRun::Clean
+        } else {
+            LastRun::Unclean
+        };
         Ok(GatewayDirectory {
             dir: dir.to_owned(),
             store,
@@ -70,7 +74,7 @@ impl GatewayDirectory {
         &self.store
     }
 
-    pub(crate) const fn start(&self) -> Start {
+    pub(crate) const fn start(&self) -> LastRun {
         self.start
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct Timeouts {
 pub(crate) struct Upstream {
     scheme: Scheme,
     /// For `https`.
-    tls: Option<palisade_tls::Client>,
+    tls: Option<palisade_tls::TlsClient>,
     /// `http` or `https`: how the gateway's own clients connect.
     clients: &'static str,
     authority: Authority,
@@ -81,7 +81,7 @@ impl Upstream {
         };
         let tls = match (*scheme == Scheme::HTTPS, ca) {
             (true, _) => {
-                Some(palisade_tls::Client::new(&files).map_err(|error| error.to_string())?)
+                Some(palisade_tls::TlsClient::new(&files).map_err(|error| error.to_string())?)
             }
             (false, None) => None,
             (false, Some(_)) => {

@@ -47,7 +47,7 @@ impl Sender {
     pub(super) fn new(endpoint: &Endpoint, command: &str) -> Result<Sender, palisade_tls::Error> {
         let tls = endpoint
             .is_secure()
-            .then(|| palisade_tls::Client::new(&ClientFiles::default()));
+            .then(|| palisade_tls::TlsClient::new(&ClientFiles::default()));
         let tls = tls.transpose()?.map(|tls| tls.http1());
         let connector = Connector::new(HttpConnector::new(), tls);
         Ok(Sender {

@@ -105,7 +105,7 @@ pub(crate) async fn prepare(settings: &Settings) -> Result<PreparedNode, Error> 
     let tls = certificates(settings)?;
     let mut asked = settings.join.iter().chain([&settings.url]);
     if asked.any(|url| url.starts_with("https://")) {
-        palisade_tls::Client::new(&settings.tls)?;
+        palisade_tls::TlsClient::new(&settings.tls)?;
     }
     let list = match &settings.list[..] {
         [] => None,
@@ -427,7 +427,7 @@ pub(crate) struct ClusterView {
     engine: Engine<Tokio>,
     peers: Peers,
     handle: Handle,
-    disk: Arc<node::Disk>,
+    disk: Arc<node::LogDisk>,
     leader_changes: AtomicU64,
     /// The term whose leader reported last that it reaches no quorum: no caller must be sent to it.
     alone: Mutex<Option<Leader>>,

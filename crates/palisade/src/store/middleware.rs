@@ -7,7 +7,7 @@ use axum::http::Uri;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use palisade_fence::audit;
-use palisade_fence::http::{Problem, Refused};
+use palisade_fence::http::{Problem, UnjudgedRefusal};
 
 use crate::store::app::App;
 
@@ -22,7 +22,7 @@ pub(super) async fn check_address(
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
-    if let Some(Refused { reason, why }) = response.extensions().get()
+    if let Some(UnjudgedRefusal { reason, why }) = response.extensions().get()
         && audit::REASONS.contains(reason)
     {
         app.store.refused(&at, None, *reason, why);

@@ -12,7 +12,7 @@ use palisade_fence::http::{Problem, authority_header, sequencer_header, token_he
 use palisade_fence::sequencer::BadSequencer;
 use palisade_fence::store::Resource;
 use palisade_fence::{
-    Admitted, Change, Fence, Mode, ObjectPath, Pass, ResourceId, Sequence, View, Write, Written,
+    Admitted, Edit, Fence, Mode, ObjectPath, Pass, ResourceId, Sequence, View, Write, Written,
 };
 use serde::{Deserialize, Serialize};
 
@@ -195,9 +195,9 @@ impl Mutation {
 
     fn write(&self, sequence: Option<Sequence>) -> Write<'_> {
         let change = match self.kind {
-            RequestClass::Put => Change::Put(&self.bytes),
-            RequestClass::Append => Change::Append(&self.bytes),
-            RequestClass::Delete => Change::Delete,
+            RequestClass::Put => Edit::Put(&self.bytes),
+            RequestClass::Append => Edit::Append(&self.bytes),
+            RequestClass::Delete => Edit::Delete,
         };
         Write {
             key: &self.path,

@@ -2,7 +2,7 @@
 
 use palisade_core::{AuthorityId, GrantRef, LeaseKey, LockName, Token};
 use palisade_fence::store::Resource;
-use palisade_fence::{Change, Fence as _, Pass, Result, Write};
+use palisade_fence::{Edit, Fence as _, Pass, Result, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -126,7 +126,7 @@ impl Record {
         let bytes = serde_json::to_vec(self).map_err(|error| {
             palisade_fence::Error::Damaged(format!("the record cannot be written: {error}"))
         })?;
-        change(resource, pass, PATH, Change::Put(&bytes)).await
+        change(resource, pass, PATH, Edit::Put(&bytes)).await
     }
 
     /// The grant with this lock ID, the latest if there are several.
@@ -184,7 +184,7 @@ pub(super) async fn change(
     resource: &Resource,
     pass: Option<Pass<'_>>,
     path: &str,
-    change: Change<'_>,
+    change: Edit<'_>,
 ) -> Result<()> {
     match pass {
         Some(pass) => resource.write(pass, Write::new(path, change)).await?,

@@ -16,7 +16,7 @@ use md5::{Digest as _, Md5};
 use palisade_client::Attempt;
 use palisade_fence::http::Problem;
 use palisade_fence::store::Resource;
-use palisade_fence::{Change, Error, Fence as _, Pass};
+use palisade_fence::{Edit, Error, Fence as _, Pass};
 use palisade_proto::Code;
 use serde::Deserialize;
 use serde_json::json;
@@ -228,7 +228,7 @@ async fn add(
             &at.resource,
             by,
             &path(version.number, parts),
-            Change::Put(part),
+            Edit::Put(part),
         )
         .await?;
         parts += 1;
@@ -241,13 +241,7 @@ async fn add(
     for version in gone {
         for part in 0..version.parts {
             // After an error here, the leftovers take space and do no other harm.
-            let _ = change(
-                &at.resource,
-                by,
-                &path(version.number, part),
-                Change::Delete,
-            )
-            .await;
+            let _ = change(&at.resource, by, &path(version.number, part), Edit::Delete).await;
         }
     }
     Ok(StatusCode::OK.into_response())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use palisade_client::{Client, Lease, Options};
 use palisade_core::fence::{Pass, Reject};
-use palisade_fence::{Change, Fence as _, Rule, StoreLimits, Write, memory};
+use palisade_fence::{Edit, Fence as _, Rule, StoreLimits, Write, memory};
 use palisade_testbed::Postgres;
 
 const KEY: &str = "/ledger";
@@ -87,13 +87,13 @@ async fn two_sides_grant_the_same_lock_and_the_fence_admits_one_order_of_writes(
     for side in [old, new] {
         side.check().unwrap();
         // Both have read nothing, and each writes one entry.
-        let added = unfenced.write_tokenless(KEY, Change::Put(b"1"));
+        let added = unfenced.write_tokenless(KEY, Edit::Put(b"1"));
         added.await.unwrap();
     }
     assert_eq!(unfenced.observe(KEY).await.unwrap().unwrap(), b"1");
 
     let ledger = ledger();
-    let put = |text: &'static str| Write::new(KEY, Change::Put(text.as_bytes()));
+    let put = |text: &'static str| Write::new(KEY, Edit::Put(text.as_bytes()));
     ledger.claim(pass(old)).await.unwrap();
     ledger.write(pass(old), put("old 1")).await.unwrap();
     ledger.claim(pass(new)).await.unwrap();
@@ -128,7 +128,7 @@ async fn equal_tokens_of_two_authorities_are_refused_by_the_authoritys_id() {
     let bound = ours.authority().clone();
     let foreign = Reject::WrongAuthority { bound };
     let claim = ledger.claim(pass(&theirs)).await.unwrap_err();
-    let write = Write::new(KEY, Change::Put(b"theirs"));
+    let write = Write::new(KEY, Edit::Put(b"theirs"));
     let write = ledger.write(pass(&theirs), write).await.unwrap_err();
     for refused in [claim, write] {
         assert_eq!(refused.rejected(), Some(&foreign));

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Output;
 use std::time::{Duration, SystemTime};
 
-use palisade_tls::issue::{Authority, Validity};
+use palisade_tls::issue::{CertificateAuthority, Validity};
 use serde_json::Value;
 
 use crate::common::cluster::{Cluster, ELECTION};
@@ -111,7 +111,8 @@ fn nodes_with_certificates_form_a_cluster_that_outlives_its_leader_and_keeps_str
     let other = Ca::of(&secure.cluster, "other-ca");
     let expired = {
         let mut flags = secure.ca.of_server();
-        let issuer = Authority::load(&fs::read_to_string(secure.ca.file("ca.key")).unwrap());
+        let issuer =
+            CertificateAuthority::load(&fs::read_to_string(secure.ca.file("ca.key")).unwrap());
         let validity = Validity {
             from: hours_ago(9),
             until: hours_ago(3),

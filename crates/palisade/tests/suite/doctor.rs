@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_core::Span;
 use palisade_testbed::Redis;
-use palisade_tls::issue::{Authority, Validity};
+use palisade_tls::issue::{CertificateAuthority, Validity};
 use serde_json::{Value, json};
 
 use crate::access;
@@ -367,7 +367,8 @@ fn certificates_and_secrets_are_looked_at_and_never_printed() {
     fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
 
     // The server's certificate ends, and it takes the new one without a restart.
-    let issuer = Authority::load(&fs::read_to_string(ca.file("ca.key")).unwrap()).unwrap();
+    let issuer =
+        CertificateAuthority::load(&fs::read_to_string(ca.file("ca.key")).unwrap()).unwrap();
     let issue = |name: &str, names: &[&str], from: u64, until: u64| {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let validity = Validity {

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use palisade_client::TlsFiles;
-use palisade_tls::issue::{Authority, Validity};
+use palisade_tls::issue::{CertificateAuthority, Validity};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -95,7 +95,7 @@ impl Ca {
             .enable_all()
             .build();
         runtime.unwrap().block_on(async {
-            let client = palisade_tls::Client::new(&files).unwrap();
+            let client = palisade_tls::TlsClient::new(&files).unwrap();
             let stream = tokio::net::TcpStream::connect(address).await.unwrap();
             let mut stream = client.connect("127.0.0.1", stream).await.unwrap();
             let request =
@@ -340,7 +340,7 @@ fn a_server_whose_certificate_is_out_of_date_says_so_at_its_start_and_at_a_reloa
     let dir = tempfile::tempdir().unwrap();
     let ca = Ca::make(&dir.path().join("ca"));
     let key = fs::read_to_string(ca.file("ca.key")).unwrap();
-    let issuer = Authority::load(&key).unwrap();
+    let issuer = CertificateAuthority::load(&key).unwrap();
     let issue = || {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let validity = Validity {

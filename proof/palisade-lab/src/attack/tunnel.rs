@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use palisade_tls::{Client, ClientFiles};
+use palisade_tls::{ClientFiles, TlsClient};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
@@ -22,7 +22,7 @@ use super::failure::text;
 /// The certificates of the servers and the attacker, and the runtime of the tunnels.
 pub(super) struct Secure {
     folder: PathBuf,
-    client: Client,
+    client: TlsClient,
     runtime: Runtime,
 }
 
@@ -54,7 +54,7 @@ impl Secure {
         }
         std::fs::write(folder.join("access.toml"), RULES).map_err(text)?;
         let file = |name: &str| folder.join(name);
-        let client = Client::new(&ClientFiles {
+        let client = TlsClient::new(&ClientFiles {
             ca: Some(file("ca.pem")),
             own: Some((file("attacker.pem"), file("attacker.key"))),
         });
@@ -117,7 +117,7 @@ async fn carry(
     mut plain: TcpStream,
     from: SocketAddr,
     to: SocketAddr,
-    client: &Client,
+    client: &TlsClient,
 ) -> std::io::Result<()> {
     let socket = small_socket()?;
     socket.bind(SocketAddr::new(from.ip(), 0))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use palisade_replica::{NodeId, Role};
-use palisade_wal::testing::{Fault, Loss};
+use palisade_wal::testing::{CrashLoss, Fault};
 
 use super::mutants::Mutant;
 use super::network::{CLIENT, Place};
@@ -237,9 +237,9 @@ impl World {
         let lying = self.mutant == Some(Mutant::LyingDisk);
         host.disk = match chance % 4 {
             _ if !power => host.disk.restart(),
-            0 => host.disk.crash(Loss::KeepAll),
-            1 => host.disk.crash(Loss::Torn(chance)),
-            _ => host.disk.crash(Loss::DropAll),
+            0 => host.disk.crash(CrashLoss::KeepAll),
+            1 => host.disk.crash(CrashLoss::Torn(chance)),
+            _ => host.disk.crash(CrashLoss::DropAll),
         };
         host.disk.set_lying(lying);
         drop(host);

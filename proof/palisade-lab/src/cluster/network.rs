@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade_pipeline::{Answer, Request, codec};
-use palisade_replica::peers::{HISTORY, Introduction, Offer, PeerHistory, Refusal, Standing};
+use palisade_replica::peers::{
+    AdmissionRefusal, HISTORY, Introduction, Offer, PeerHistory, Standing,
+};
 use palisade_replica::{Applier, Engine, Leader, Log, LogId, NodeId, Profile, Store, Transport};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{Compactor, Id};
@@ -222,7 +224,7 @@ impl Network {
             return Some(());
         }
         let judged = self.host(place).history.judge(own, expected, theirs);
-        let told = |refusal: Refusal| {
+        let told = |refusal: AdmissionRefusal| {
             let mut host = self.host(other);
             // It looks into its own log, and ends.
             let goes_on = self.mutant == Some(Mutant::ToldGoesOn);

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::{Either, select};
 use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
 use palisade_pipeline::codec::decode_batch;
-use palisade_pipeline::orderer::{Address, Moment, Orderer, Released};
+use palisade_pipeline::orderer::{DurableOutput, Moment, Orderer, ReplyAddress};
 use palisade_pipeline::round::{Inbox, Round, RoundInput, ToWrite, UntilNext};
 use palisade_pipeline::{Answer, Failure, Writable, take_over};
 use palisade_replica::peers::PeerHistory;
 use palisade_replica::{
-    Applier, Directory, Engine, Leadership, Lent, Log, Members, NodeId, NotCommitted, Role,
-    Settings, Sink, Start, State, StateError, Store, Stored, Work,
+    Applier, Directory, Engine, EngineStart, Leadership, Lent, Log, Members, NodeId, NotCommitted,
+    Role, Settings, Sink, State, StateError, Store, Stored, Work,
 };
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{
@@ -31,7 +31,7 @@ use crate::sim::rng::Rng;
 /// Where an answer goes.
 struct Caller(oneshot::Sender<Said>);
 
-impl Address for Caller {
+impl ReplyAddress for Caller {
     fn session(&self) -> Option<u64> {
         None
     }
@@ -181,7 +181,7 @@ type Asks = mpsc::UnboundedReceiver<Ask>;
 impl Node {
     async fn run(mut self, mut asks: Asks) {
         self.world.network.ask_members(self.place).await;
-        let started = Engine::<LabRuntime>::start(Start {
+        let started = Engine::<LabRuntime>::start(EngineStart {
             node: NodeId(self.place.into()),
             store: self.store.clone(),
             applier: Arc::clone(&self.applier),
@@ -433,7 +433,7 @@ fn is_stamp(batch: &[u8]) -> bool {
     decoded.is_ok() && stamps
 }
 
-fn let_out(released: Released<'_, Caller>) {
+fn let_out(released: DurableOutput<'_, Caller>) {
     drop(released.events);
     for (caller, answer) in released.answers {
         let _ = caller.0.send(Said::Answer(answer));

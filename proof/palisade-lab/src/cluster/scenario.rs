@@ -7,7 +7,7 @@ use palisade_core::Token;
 use palisade_replica::node::Membership;
 use palisade_replica::{NodeId, Stored, recovery};
 use palisade_wal::Options;
-use palisade_wal::testing::{Loss, PutBack, SimStorage};
+use palisade_wal::testing::{CrashLoss, PutBack, SimStorage};
 
 use super::client::Client;
 use super::mutants::Mutant;
@@ -91,9 +91,9 @@ async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
             disk.set_lying(true);
             sleep(500 * MS).await;
             disk.set_lying(false);
-            disk.crash(Loss::Torn(world.seed))
+            disk.crash(CrashLoss::Torn(world.seed))
         }
-        Less::Nothing | Less::Older => disk.crash(Loss::KeepAll),
+        Less::Nothing | Less::Older => disk.crash(CrashLoss::KeepAll),
     };
     if less != Less::Torn {
         for _ in 0..2 {
@@ -141,7 +141,7 @@ async fn return_with_less(world: &Arc<World>, leads: Place, less: Less) {
         let what = format!("node {returns} opens a copy that was put back: {way:?}");
         hold(&world.check).broken(Rule::Sound, what);
     }
-    let left = world.network.host(returns).disk.crash(Loss::KeepAll);
+    let left = world.network.host(returns).disk.crash(CrashLoss::KeepAll);
     // A log that is damaged before its end is refused by the node itself.
     let mut refused = less == Less::Torn && node::open(&left).is_err();
     if !refused {
@@ -174,7 +174,7 @@ async fn set_disks_back(world: &Arc<World>, intact: Place) {
     // Each node's memory of the others is on its disk, too.
     let older = |place: &Place| {
         let host = world.network.host(*place);
-        (host.disk.crash(Loss::KeepAll), host.remembered.clone())
+        (host.disk.crash(CrashLoss::KeepAll), host.remembered.clone())
     };
     let older: Vec<_> = back.iter().map(older).collect();
     sleep(3_000 * MS).await;
@@ -347,7 +347,7 @@ async fn lose_the_majority(world: &Arc<World>, leads: Place) {
     };
     isolate(world, left);
     sleep(1_500 * MS).await;
-    let disk = world.network.host(left).disk.crash(Loss::DropAll);
+    let disk = world.network.host(left).disk.crash(CrashLoss::DropAll);
     let recovered = match world.mutant {
         Some(Mutant::NoLeap) => without_leap(&disk),
         _ => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_fence::conformance::Subject;
-use palisade_fence::{Change, Fence, Rule, Write};
+use palisade_fence::{Edit, Fence, Rule, Write};
 use palisade_testbed::{Direction, Moto, Proxy};
 
 use super::pass;
@@ -37,7 +37,7 @@ where
     let holding = Arc::clone(&relay);
     sent.before_the_next(operation, move || holding.hold(Direction::Back));
     let write = async {
-        let append = Write::new(KEY, Change::Append(b"x"));
+        let append = Write::new(KEY, Edit::Append(b"x"));
         relayed.write(pass(1), append).await
     };
     let cut = async {

@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::primitives::Blob;
 use aws_sdk_dynamodb::types::{AttributeValue, Delete, Get, Put, TransactWriteItem};
 use palisade_fence::conformance::Subject;
 use palisade_fence::dynamodb::{Attributes, Guard, Guards, Item, Numbered};
-use palisade_fence::{Admitted, Change, Fence, Pass, Result, Rule, Write};
+use palisade_fence::{Admitted, Edit, Fence, Pass, Result, Rule, Write};
 
 const BYTES: &str = "bytes";
 
@@ -62,19 +62,19 @@ impl Subject for Items {
     }
 }
 
-fn alter(key: &str, change: Change<'_>, attributes: &mut Attributes) -> bool {
+fn alter(key: &str, change: Edit<'_>, attributes: &mut Attributes) -> bool {
     match change {
-        Change::Put(new) => {
+        Edit::Put(new) => {
             attributes.insert(key.to_owned(), blob(new));
             true
         }
-        Change::Append(more) => {
+        Edit::Append(more) => {
             let mut whole = attributes.get(key).map(bytes).unwrap_or_default();
             whole.extend_from_slice(more);
             attributes.insert(key.to_owned(), blob(&whole));
             true
         }
-        Change::Delete => attributes.remove(key).is_some(),
+        Edit::Delete => attributes.remove(key).is_some(),
     }
 }
 
@@ -95,7 +95,7 @@ impl Fence for OneItem {
             .await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         self.0
             .write_tokenless(|seen| alter(key, change, seen))
             .await
@@ -142,17 +142,17 @@ impl Guarded {
     }
 
     /// DynamoDB cannot append to bytes: the item is read first, which is safe after a claim.
-    async fn item(&self, key: &str, change: Change<'_>) -> TransactWriteItem {
+    async fn item(&self, key: &str, change: Edit<'_>) -> TransactWriteItem {
         let new = match change {
-            Change::Delete => {
+            Edit::Delete => {
                 let delete = Delete::builder()
                     .table_name(&self.table)
                     .set_key(Some(self.key(key)));
                 let delete = delete.build().unwrap();
                 return TransactWriteItem::builder().delete(delete).build();
             }
-            Change::Put(new) => new.to_vec(),
-            Change::Append(more) => {
+            Edit::Put(new) => new.to_vec(),
+            Edit::Append(more) => {
                 let mut whole = self.observe(key).await.unwrap().unwrap_or_default();
                 whole.extend_from_slice(more);
                 whole
@@ -185,7 +185,7 @@ impl Fence for Guarded {
         self.guard.write(pass, numbered(&write), &[item]).await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         let item = self.item(key, change).await;
         self.guard.write_tokenless(&[item]).await
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_fence::files::Folder;
-use palisade_fence::{Admitted, Change, Error, Result, Sequence, Write};
+use palisade_fence::{Admitted, Edit, Error, Result, Sequence, Write};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::t;
@@ -52,11 +52,11 @@ pub(crate) const NEW: &[u8] = b"new;";
 /// The write of a job: by token 2, number 1.
 pub(crate) fn write(job: Job) -> Write<'static> {
     let (key, change) = match job {
-        Job::Put => ("/data", Change::Put(NEW)),
-        Job::PutNew => ("/fresh", Change::Put(NEW)),
-        Job::AppendNew => ("/fresh", Change::Append(NEW)),
-        Job::Delete => ("/data", Change::Delete),
-        _ => ("/data", Change::Append(NEW)),
+        Job::Put => ("/data", Edit::Put(NEW)),
+        Job::PutNew => ("/fresh", Edit::Put(NEW)),
+        Job::AppendNew => ("/fresh", Edit::Append(NEW)),
+        Job::Delete => ("/data", Edit::Delete),
+        _ => ("/data", Edit::Append(NEW)),
     };
     Write::new(key, change).numbered(Sequence::new(1).unwrap())
 }
@@ -167,7 +167,7 @@ fn race(path: &Path, number: u64) {
             String::from_utf8(bytes).unwrap().parse::<u64>().unwrap()
         });
         let text = (before + 1).to_string();
-        let put = || Write::new("/counter", Change::Put(text.as_bytes()));
+        let put = || Write::new("/counter", Edit::Put(text.as_bytes()));
         acknowledged += u64::from(!is_rejected(once_free(|| folder.write(token, put()))));
     }
     println!("acknowledged={acknowledged}");

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
 use palisade_fence::files::{Folder, Root};
-use palisade_fence::{Admin as _, Change, Reject, Write};
+use palisade_fence::{Admin as _, Edit, Reject, Write};
 use tempfile::TempDir;
 
 use super::child::{self, Job, NEW, command, died};
@@ -21,7 +21,7 @@ fn prepared() -> TempDir {
     let path = place.path().join("r");
     fs::create_dir(&path).unwrap();
     let folder = Folder::open(&path).unwrap();
-    let put = Write::new("/data", Change::Put(OLD));
+    let put = Write::new("/data", Edit::Put(OLD));
     folder.write(t(1), put).unwrap();
     place
 }
@@ -79,7 +79,7 @@ fn repeats(place: &TempDir, job: Job, about: &str) {
         "{about}"
     );
     let number = write.sequence.unwrap();
-    let other = Write::new("/data", Change::Put(b"other")).numbered(number);
+    let other = Write::new("/data", Edit::Put(b"other")).numbered(number);
     let reused = Reject::SequenceReused { last: number };
     let refused = folder.write(t(2), other).unwrap_err();
     assert_eq!(refused.rejected(), Some(&reused), "{about}");

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use palisade_core::AuthorityId;
 use palisade_fence::files::{Folder, Root};
-use palisade_fence::{Admin as _, Change, Error, Rearm, Reject, Result, Write};
+use palisade_fence::{Admin as _, Edit, Error, Rearm, Reject, Result, Write};
 use rustix::fs::{FlockOperation, flock};
 
 use super::t;
 
-const PUT: Write<'static> = Write::new("/a", Change::Put(b"text"));
+const PUT: Write<'static> = Write::new("/a", Edit::Put(b"text"));
 
 fn floor(number: u64) -> Rearm<'static> {
     Rearm {
@@ -69,7 +69,7 @@ fn a_symbolic_link_or_a_pipe_is_not_followed() {
     let target = outside.path().join("target");
     fs::write(&target, "theirs").unwrap();
     symlink(&target, place.path().join("a")).unwrap();
-    for change in [Change::Put(b"x"), Change::Append(b"x"), Change::Delete] {
+    for change in [Edit::Put(b"x"), Edit::Append(b"x"), Edit::Delete] {
         let refused = folder.write(t(1), Write::new("/a", change)).unwrap_err();
         assert!(
             refused.to_string().contains("not a regular file"),
@@ -96,15 +96,15 @@ fn an_append_changes_no_file_of_another_folder_and_no_fence() {
         let (target, link) = (theirs.join(target), ours.join("link"));
         let before = fs::read(&target).unwrap();
         fs::hard_link(&target, &link).unwrap();
-        let append = Write::new("/link", Change::Append(b"x"));
+        let append = Write::new("/link", Edit::Append(b"x"));
         let refused = own.write(t(1), append).unwrap_err();
         assert!(refused.to_string().contains("hard links"), "{refused}");
         // A put makes a file of its own; the control is the append to that one.
-        for change in [Change::Put(b"x"), Change::Append(b"y")] {
+        for change in [Edit::Put(b"x"), Edit::Append(b"y")] {
             own.write(t(1), Write::new("/link", change)).unwrap();
         }
         assert_eq!(fs::read(&target).unwrap(), before);
-        let delete = Write::new("/link", Change::Delete);
+        let delete = Write::new("/link", Edit::Delete);
         own.write(t(1), delete).unwrap();
     }
     assert!(other.claim(t(8)).unwrap_err().rejected().is_some());

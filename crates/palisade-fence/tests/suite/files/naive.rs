@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use palisade_fence::conformance::Subject;
 use palisade_fence::{
-    Admitted, Change, Error, Fence, FenceState, Op, Pass, Reject, Result, Rule, Verdict, Write,
+    Admitted, Edit, Error, Fence, FenceState, Op, Pass, Reject, Result, Rule, Verdict, Write,
 };
 use tempfile::TempDir;
 use tokio::task::yield_now;
@@ -71,20 +71,20 @@ impl Fence for NaiveFolder {
         let admitted = self.check(pass, Op::Write(None)).await?;
         let file = self.file(write.key);
         match write.change {
-            Change::Put(bytes) => fs::write(file, bytes).unwrap(),
-            Change::Append(bytes) => {
+            Edit::Put(bytes) => fs::write(file, bytes).unwrap(),
+            Edit::Append(bytes) => {
                 let before = fs::read(&file).unwrap_or_default();
                 fs::write(file, [&before, bytes].concat()).unwrap();
             }
-            Change::Delete if fs::remove_file(file).is_err() => {
+            Edit::Delete if fs::remove_file(file).is_err() => {
                 return Err(Error::Rejected(Reject::Missing));
             }
-            Change::Delete => {}
+            Edit::Delete => {}
         }
         Ok(admitted)
     }
 
-    async fn write_tokenless(&self, _: &str, _: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, _: &str, _: Edit<'_>) -> Result<Admitted<()>> {
         let highest = self.state().highest().unwrap();
         Err(Error::Rejected(Reject::Tokenless { highest }))
     }

@@ -16,7 +16,7 @@ use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::conformance::{self, Habit, Subject, TEXTBOOK_FAILS, late_writes};
 use palisade_fence::http::{FenceLayer, Policy, Tokenless};
 use palisade_fence::{
-    Admitted, Change, Error, ErrorKind, Fence, Mode, Pass, Reject, Result, Rule, Sequence, Write,
+    Admitted, Edit, Error, ErrorKind, Fence, Mode, Pass, Reject, Result, Rule, Sequence, Write,
 };
 use serde_json::Value;
 
@@ -222,7 +222,7 @@ impl Fence for Resource {
         Resource::checked(Some(pass), &answer)
     }
 
-    async fn write_tokenless(&self, key: &str, by: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, by: Edit<'_>) -> Result<Admitted<()>> {
         let (method, body) = change(by);
         let answer = self.send(method, key, None, &[], body).await?;
         Resource::checked(None, &answer)
@@ -234,11 +234,11 @@ impl Fence for Resource {
     }
 }
 
-fn change(change: Change<'_>) -> (&'static str, &[u8]) {
+fn change(change: Edit<'_>) -> (&'static str, &[u8]) {
     match change {
-        Change::Put(bytes) => ("PUT", bytes),
-        Change::Append(bytes) => ("POST", bytes),
-        Change::Delete => ("DELETE", b""),
+        Edit::Put(bytes) => ("PUT", bytes),
+        Edit::Append(bytes) => ("POST", bytes),
+        Edit::Delete => ("DELETE", b""),
     }
 }
 

@@ -13,7 +13,7 @@ use axum_core::body::Body;
 use axum_core::response::Response;
 use http::Request;
 use palisade_core::Token;
-use palisade_fence::http::{FenceLayer, Marks, Policy, RequestEffect, Start};
+use palisade_fence::http::{FenceLayer, LastRun, Marks, Policy, RequestEffect};
 use palisade_fence::{Pass, ResourceId, Rule, memory};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -273,7 +273,7 @@ async fn after_an_unclean_start_a_higher_token_waits_and_the_same_one_does_not()
     assert_eq!(send(&clean, "PUT", "/r", 5).await.status, 200);
     drop(clean);
     let again = before(Policy {
-        start: Start::Unclean,
+        start: LastRun::Unclean,
         settle: Duration::from_millis(300),
         ..impatient()
     });
@@ -293,7 +293,7 @@ async fn after_an_unclean_start_a_higher_token_waits_and_the_same_one_does_not()
     assert_eq!(last, 200);
     let nowhere = std::thread::spawn(|| {
         let policy = Policy {
-            start: Start::Unclean,
+            start: LastRun::Unclean,
             ..Policy::default()
         };
         FenceLayer::new(

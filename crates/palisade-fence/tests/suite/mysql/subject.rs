@@ -7,7 +7,7 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, TxOpts};
 use palisade_fence::conformance;
 use palisade_fence::mysql::MIGRATIONS;
-use palisade_fence::{Admitted, Change, Error, ErrorKind, Fence, Mode, Pass, Result, Rule, Write};
+use palisade_fence::{Admitted, Edit, Error, ErrorKind, Fence, Mode, Pass, Result, Rule, Write};
 
 use super::forms::{Form, Operation, path};
 use crate::sql::{Action, Done, on_line};
@@ -268,7 +268,7 @@ impl Fence for Resource {
     }
 
     /// A program without a token; the triggers stop it.
-    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, _: Edit<'_>) -> Result<Admitted<()>> {
         let mut db = connect(&self.pool.url, false).await?;
         let name = self.name.as_str();
         let (sql, argument) = match self.form {

@@ -1,7 +1,7 @@
 //! Bad input and damage: the error is clear, and nothing is written.
 
 use object_store::ObjectStoreExt;
-use palisade_fence::{Admin, Change, Error, Fence, Write};
+use palisade_fence::{Admin, Edit, Error, Fence, Write};
 
 use super::{in_memory, manifest, pass, puts};
 
@@ -15,7 +15,7 @@ async fn an_invalid_name_is_reported_with_the_reason() {
     }
     let resource = store.resource("r").unwrap();
     for bad in ["", "relative", "/../up", "/a/./b", "/nul\0"] {
-        let write = Write::new(bad, Change::Put(b"x"));
+        let write = Write::new(bad, Edit::Put(b"x"));
         let refused = resource.write(pass(1), write).await;
         assert!(matches!(refused, Err(Error::Name(_))), "{bad:?}");
         let refused = resource.observe(bad).await;
@@ -68,7 +68,7 @@ async fn missing_data_is_a_fault_and_not_an_empty_key() {
 async fn a_key_with_too_many_parts_must_be_put_whole() {
     let store = in_memory().await.store;
     let resource = store.resource("r").unwrap();
-    let append = Write::new("/log", Change::Append(b"."));
+    let append = Write::new("/log", Edit::Append(b"."));
     for _ in 0..1_000 {
         resource.write(pass(1), append).await.unwrap();
     }
@@ -79,7 +79,7 @@ async fn a_key_with_too_many_parts_must_be_put_whole() {
     );
     let whole = resource.observe("/log").await.unwrap().unwrap();
     assert_eq!(whole.len(), 1_000);
-    let put = Write::new("/log", Change::Put(&whole));
+    let put = Write::new("/log", Edit::Put(&whole));
     resource.write(pass(1), put).await.unwrap();
     resource.write(pass(1), append).await.unwrap();
 }
@@ -107,9 +107,9 @@ async fn a_name_leads_to_no_other_mark() {
         let resource = store.resource(name).unwrap();
         puts(&resource, token, name).await;
         for key in ["/fence.json", "/data/fence.json", "/%2e%2e/fence.json"] {
-            let write = Write::new(key, Change::Put(b"{}"));
+            let write = Write::new(key, Edit::Put(b"{}"));
             resource.write(pass(token), write).await.unwrap();
-            let delete = Write::new(key, Change::Delete);
+            let delete = Write::new(key, Edit::Delete);
             resource.write(pass(token), delete).await.unwrap();
         }
         store.sweep(name).await.unwrap();

@@ -18,7 +18,7 @@ use object_store::path::Path;
 use palisade_core::Token;
 use palisade_fence::conformance::{self, Habit, Subject};
 use palisade_fence::object_store::{Resource, Store};
-use palisade_fence::{Change, Error, Fence, Mode, Pass, Result, Rule, Write};
+use palisade_fence::{Edit, Error, Fence, Mode, Pass, Result, Rule, Write};
 use s3::bucket;
 
 const TEXTBOOK: Rule = Rule {
@@ -73,7 +73,7 @@ fn pass(token: u64) -> Pass<'static> {
 }
 
 fn put(text: &str) -> Write<'_> {
-    Write::new("/a", Change::Put(text.as_bytes()))
+    Write::new("/a", Edit::Put(text.as_bytes()))
 }
 
 /// Makes a write that must be admitted.

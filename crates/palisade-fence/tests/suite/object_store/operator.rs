@@ -2,7 +2,7 @@
 
 use object_store::ObjectStoreExt;
 use palisade_core::Token;
-use palisade_fence::{Admin, Change, Error, Fence, Listed, Rearm, Reject, Write};
+use palisade_fence::{Admin, Edit, Error, Fence, Listed, Rearm, Reject, Write};
 
 use super::{in_memory, manifest, pass, put, puts};
 
@@ -61,7 +61,7 @@ async fn deleting_keeps_the_fence_and_a_sweep_keeps_named_objects() {
     assert_eq!(store.sweep("a/b c").await.unwrap(), 2);
     let seen = resource.observe("/a").await.unwrap();
     assert_eq!(seen.as_deref(), Some(b"three".as_slice()));
-    let delete = Write::new("/a", Change::Delete);
+    let delete = Write::new("/a", Edit::Delete);
     resource.write(pass(4), delete).await.unwrap();
     assert_eq!(store.sweep("a/b c").await.unwrap(), 1);
     let late = resource.write(pass(3), put("late")).await.unwrap_err();

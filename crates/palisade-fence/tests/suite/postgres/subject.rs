@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use palisade_fence::conformance;
 use palisade_fence::postgres::MIGRATIONS;
-use palisade_fence::{Admitted, Change, Fence, Mode, Pass, Result, Rule, Write};
+use palisade_fence::{Admitted, Edit, Fence, Mode, Pass, Result, Rule, Write};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::drivers::Driver;
@@ -186,7 +186,7 @@ impl<D: Driver> Fence for Resource<D> {
     }
 
     /// A program without a token; the trigger stops it.
-    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, _: Edit<'_>) -> Result<Admitted<()>> {
         let (name, table) = (self.name.as_str(), &self.table);
         let put = format!(
             "INSERT INTO {table} VALUES ($1, $2) ON CONFLICT (path) DO UPDATE SET data = $2"

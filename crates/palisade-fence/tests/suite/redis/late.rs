@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use palisade_core::Token;
-use palisade_fence::{Change, Fence as _, Mode, Pass, Rule, Write, conformance};
+use palisade_fence::{Edit, Fence as _, Mode, Pass, Rule, Write, conformance};
 use palisade_testbed::{Direction, Proxy, Redis};
 
 use super::rule;
@@ -27,7 +27,7 @@ async fn start(at: &Resource, token: u64) -> u64 {
 
 async fn adds(at: &Resource, token: u64, before: u64) -> bool {
     let text = (before + 1).to_string();
-    let write = Write::new(KEY, Change::Put(text.as_bytes()));
+    let write = Write::new(KEY, Edit::Put(text.as_bytes()));
     at.write(pass(token), write).await.is_ok()
 }
 

@@ -3,7 +3,7 @@
 use palisade_core::{AuthorityId, Code, Token};
 use palisade_fence::redis::{Objects, Operator, Resource, probe};
 use palisade_fence::{
-    Admin as _, Admitted, Change, Error, Fence as _, Pass, Rearm, Reject, Result, Rule, Write,
+    Admin as _, Admitted, Edit, Error, Fence as _, Pass, Rearm, Reject, Result, Rule, Write,
 };
 use palisade_testbed::Redis;
 use redis::aio::ConnectionManager;
@@ -96,7 +96,7 @@ async fn objects_without_their_mark_are_refused_from_the_claim_on() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     let objects = Objects::new(con.clone(), "o", Rule::CLAIM).unwrap();
-    let put = Write::new("/a", Change::Put(b"x"));
+    let put = Write::new("/a", Edit::Put(b"x"));
     objects.write(Pass::new(t(2)), put).await.unwrap();
     let () = con.del("palisade:fence:{o}").await.unwrap();
     let claim = objects.claim(Pass::new(t(3))).await;

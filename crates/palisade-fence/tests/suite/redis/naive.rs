@@ -2,7 +2,7 @@
 
 use palisade_core::Token;
 use palisade_fence::{
-    Admitted, Change, Error, Fence, FenceState, Op, Pass, Reject, Result, Rule, Sequence, Verdict,
+    Admitted, Edit, Error, Fence, FenceState, Op, Pass, Reject, Result, Rule, Sequence, Verdict,
     Write,
 };
 use redis::aio::ConnectionManager;
@@ -73,9 +73,9 @@ impl Fence for Naive {
         between_check_and_effect().await;
         let key = self.key(write.key);
         let done = match write.change {
-            Change::Put(bytes) => self.call(&[b"SET", &key, bytes]).await?,
-            Change::Append(bytes) => self.call(&[b"APPEND", &key, bytes]).await?,
-            Change::Delete => {
+            Edit::Put(bytes) => self.call(&[b"SET", &key, bytes]).await?,
+            Edit::Append(bytes) => self.call(&[b"APPEND", &key, bytes]).await?,
+            Edit::Delete => {
                 if self.observe(write.key).await?.is_none() {
                     return Err(Error::Rejected(Reject::Missing));
                 }
@@ -86,7 +86,7 @@ impl Fence for Naive {
         Ok(admitted)
     }
 
-    async fn write_tokenless(&self, _: &str, _: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, _: &str, _: Edit<'_>) -> Result<Admitted<()>> {
         let held = self.call(&[b"GET", &self.key("mark")]).await?;
         let number = String::from_utf8(held.unwrap()).unwrap().parse().unwrap();
         let highest = Token::new(number).unwrap();

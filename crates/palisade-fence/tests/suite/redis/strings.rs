@@ -1,7 +1,7 @@
 //! A user's own string keys under the fence: SET, GET, APPEND and DEL.
 
 use palisade_fence::redis::{Resource, Writing};
-use palisade_fence::{Admitted, Change, Fence, Pass, Result, Rule, Write};
+use palisade_fence::{Admitted, Edit, Fence, Pass, Result, Rule, Write};
 use redis::aio::ConnectionManager;
 use redis::cmd;
 
@@ -25,14 +25,14 @@ impl Strings {
         &self,
         writing: Writing<'_>,
         key: &str,
-        change: Change<'_>,
+        change: Edit<'_>,
     ) -> Result<Admitted<()>> {
         let key = &self.resource.key(key);
         let connection = &mut self.connection.clone();
         match change {
-            Change::Put(bytes) => writing.set(connection, key, bytes).await,
-            Change::Append(bytes) => writing.append(connection, key, bytes).await,
-            Change::Delete => writing.del(connection, key).await,
+            Edit::Put(bytes) => writing.set(connection, key, bytes).await,
+            Edit::Append(bytes) => writing.append(connection, key, bytes).await,
+            Edit::Delete => writing.del(connection, key).await,
         }
     }
 }
@@ -57,7 +57,7 @@ impl Fence for Strings {
         self.change(writing, write.key, write.change).await
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         self.change(self.resource.write_tokenless(), key, change)
             .await
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use palisade_fence::conformance;
 use palisade_fence::redis::{Objects, Operator, probe};
-use palisade_fence::{Admin as _, Admitted, Change, Fence, FenceState, Pass, Result, Rule, Write};
+use palisade_fence::{Admin as _, Admitted, Edit, Fence, FenceState, Pass, Result, Rule, Write};
 use palisade_testbed::Redis;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cmd;
@@ -132,7 +132,7 @@ impl Fence for Resource {
         each!(self.write(pass, write))
     }
 
-    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, change: Edit<'_>) -> Result<Admitted<()>> {
         each!(self.write_tokenless(key, change))
     }
 

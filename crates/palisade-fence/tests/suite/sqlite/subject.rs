@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use palisade_fence::conformance;
 use palisade_fence::sqlite::{Column, MIGRATIONS, sticky, why};
-use palisade_fence::{Admitted, Change, Fence, Pass, Result, Write};
+use palisade_fence::{Admitted, Edit, Fence, Pass, Result, Write};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use tempfile::TempDir;
 
@@ -231,7 +231,7 @@ impl Fence for Resource {
     }
 
     /// A program without a token; the triggers stop it.
-    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Admitted<()>> {
+    async fn write_tokenless(&self, key: &str, _: Edit<'_>) -> Result<Admitted<()>> {
         let (name, key, table, form) = (
             self.name.clone(),
             key.to_owned(),

@@ -76,7 +76,7 @@ impl Bench {
     fn batch(&mut self, ask: impl FnOnce(&mut Bench)) -> Vec<(u32, Answer)> {
         self.begin();
         ask(self);
-        let Released { answers, events } = self.orderer.committed();
+        let DurableOutput { answers, events } = self.orderer.committed();
         drop(events);
         numbered(answers)
     }

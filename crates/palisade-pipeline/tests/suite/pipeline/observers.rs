@@ -7,7 +7,7 @@ use super::*;
 #[tokio::test]
 async fn the_counters_say_what_happened() {
     let paper = Paper::default();
-    let pipeline = start(Start {
+    let pipeline = start(PipelineStart {
         identity: Identity {
             authority: AuthorityId::new("test").unwrap(),
             incarnation: "1".into(),

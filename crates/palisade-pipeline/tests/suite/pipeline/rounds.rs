@@ -136,7 +136,7 @@ fn hash_tables_are_seeded_anew_each_time() {
 
 #[tokio::test]
 async fn an_authority_without_a_log_grants() {
-    let pipeline = start(Start {
+    let pipeline = start(PipelineStart {
         identity: Identity {
             authority: AuthorityId::new("test").unwrap(),
             incarnation: "1".into(),
@@ -173,7 +173,7 @@ async fn a_failed_assertion_stops_the_pipeline_before_anything_is_written() {
     let log = Contradicts {
         written: Arc::clone(&written),
     };
-    let pipeline = start(Start {
+    let pipeline = start(PipelineStart {
         identity: Identity {
             authority: AuthorityId::new("test").unwrap(),
             incarnation: "1".into(),
@@ -214,7 +214,7 @@ impl Log for BreaksFirst {
 async fn an_assertion_that_fails_in_the_first_batch_is_an_error_of_the_start_that_names_the_entry()
 {
     let start_on = |log: Box<dyn Log>| {
-        start(Start {
+        start(PipelineStart {
             identity: Identity {
                 authority: AuthorityId::new("test").unwrap(),
                 incarnation: "1".into(),

@@ -15,12 +15,12 @@ fn exchange(key: &Key) -> Exchange<'_> {
     }
 }
 
-fn lost() -> Refusal {
-    let loss = Loss {
+fn lost() -> AdmissionRefusal {
+    let loss = LostState {
         starts: 5,
         agreed: Some(entry(9)),
     };
-    Refusal {
+    AdmissionRefusal {
         why: "it lost entry 9".into(),
         loss: Some(loss),
     }

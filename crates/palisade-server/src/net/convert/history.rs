@@ -2,7 +2,7 @@
 
 use palisade_access::Access;
 use palisade_core::{Principal, Slots, WallTime};
-use palisade_history::{Cursor, End, Gap, Mode, Page, Refusal as LateWrite, Row, Why};
+use palisade_history::{Cursor, End, Gap, GapReason, HoldMode, LateRefusal, Page, Row};
 use palisade_proto::json::{EndRecord, GapRecord, GrantRecord, HistoryReply, RejectionRecord};
 
 use super::Refusal;
@@ -28,16 +28,16 @@ fn cursor(at: &Cursor) -> String {
     }
 }
 
-fn grant(row: Row, late: &[LateWrite], access: Option<&Access>) -> GrantRecord {
+fn grant(row: Row, late: &[LateRefusal], access: Option<&Access>) -> GrantRecord {
     let asked = row
         .waited_ms
         .map(|waited| row.granted_ms.saturating_sub(waited));
     GrantRecord {
-        grant_id: (row.mode == Mode::Shared).then_some(row.grant),
+        grant_id: (row.mode == HoldMode::Shared).then_some(row.grant),
         mode: match row.mode {
-            Mode::Exclusive => "exclusive",
-            Mode::Shared => "shared",
-            Mode::Permits => "permits",
+            HoldMode::Exclusive => "exclusive",
+            HoldMode::Shared => "shared",
+            HoldMode::Permits => "permits",
         }
         .to_owned(),
         slots: Slots::from_bits(row.slots).iter().collect(),
@@ -67,7 +67,7 @@ fn end(end: End, access: Option<&Access>) -> EndRecord {
     }
 }
 
-fn rejection(late: &LateWrite, access: Option<&Access>) -> RejectionRecord {
+fn rejection(late: &LateRefusal, access: Option<&Access>) -> RejectionRecord {
     RejectionRecord {
         reported_at: at(late.at_ms),
         resource: late.resource.clone(),
@@ -84,13 +84,13 @@ fn gap(gap: &Gap) -> GapRecord {
         to_revision: gap.to,
         found_at: at(gap.found_ms),
         why: match gap.why {
-            Why::New => "the history begins after them",
-            Why::LogDropped => "the history missed them, and the log no longer has them",
-            Why::TooFast => "more came than the history could follow",
-            Why::Unwritable => {
+            GapReason::New => "the history begins after them",
+            GapReason::LogDropped => "the history missed them, and the log no longer has them",
+            GapReason::TooFast => "more came than the history could follow",
+            GapReason::Unwritable => {
                 "the history's disk took nothing, and the log no longer has them"
             }
-            Why::Restored => {
+            GapReason::Restored => {
                 "the authority was restored: changes after the backup are lost, and some numbers were never used"
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use palisade_history::{Cursor, Query, Refusal as LateWrite};
+use palisade_history::{Cursor, LateRefusal, Query};
 use palisade_pipeline::clock::wall;
 use palisade_proto::Code;
 use palisade_proto::json::{HistoryReply, RejectionBody, RejectionReply};
@@ -135,7 +135,7 @@ pub(super) async fn report(
     fits("operation", &body.operation, 0)?;
     let token = convert::token_in("fencing_token", body.fencing_token)?;
     let highest = convert::token_in("highest", body.highest)?;
-    let late = LateWrite {
+    let late = LateRefusal {
         at_ms: wall().0,
         resource: body.resource,
         highest: highest.get(),

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use palisade_core::{AuthorityId, Limits, Machine};
-use palisade_pipeline::{Answer, Handle, Identity, Log, LogError, Request, Start, Status, start};
+use palisade_pipeline::{
+    Answer, Handle, Identity, Log, LogError, PipelineStart, Request, Status, start,
+};
 use palisade_server::net::{self, ServeError, Settings};
 use palisade_server::shell::{self, Hosts, Listen, Listeners};
 use rustix::process::{Signal, getpid, kill_process};
@@ -165,7 +167,7 @@ impl Server {
         }
         let log = Counted::default();
         let authority = AuthorityId::new("test-authority").unwrap();
-        let pipeline = start(Start {
+        let pipeline = start(PipelineStart {
             identity: Identity {
                 authority,
                 incarnation: "first".into(),

@@ -180,7 +180,7 @@ fn contents(dir: &Path, identity: &Identity) -> Result<Contents, Unreadable> {
             durable::contents(dir).map_err(|error| match error {
                 durable::Error::Open(OpenError::Damaged(damage))
                 | durable::Error::Read(ReadError::Damaged(damage)) => Unreadable::Damaged(damage),
-                durable::Error::Replay(error) => match store::Look::at(dir) {
+                durable::Error::Replay(error) => match store::FencesOnDisk::at(dir) {
                     Ok(look) => Unreadable::Store(look.list("", None, u32::MAX).len()),
                     Err(_) => other(error),
                 },

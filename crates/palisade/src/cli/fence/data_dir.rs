@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use palisade_fence::store::{Look, OpenError, Settings, Store};
+use palisade_fence::store::{FencesOnDisk, OpenError, Settings, Store};
 use palisade_fence::{Admin, Error, ErrorKind, FenceState, Listed, Rearm, Rule};
 use palisade_proto::Code;
 
@@ -13,7 +13,7 @@ use crate::gateway;
 pub(super) struct DataDir {
     dir: PathBuf,
     /// As it was at the first question.
-    look: Option<Look>,
+    look: Option<FencesOnDisk>,
 }
 
 impl DataDir {
@@ -36,10 +36,10 @@ impl DataDir {
         Ok(DataDir { dir, look: None })
     }
 
-    fn look(&mut self) -> Result<&Look, Failure> {
+    fn look(&mut self) -> Result<&FencesOnDisk, Failure> {
         let look = match self.look.take() {
             Some(look) => look,
-            None => Look::at(&self.dir).map_err(|error| self.failed(&error))?,
+            None => FencesOnDisk::at(&self.dir).map_err(|error| self.failed(&error))?,
         };
         Ok(self.look.insert(look))
     }

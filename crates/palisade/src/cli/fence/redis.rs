@@ -136,7 +136,7 @@ fn mark(resource: &str) -> String {
 
 async fn connect(
     info: &ConnectionInfo,
-    tls: Option<&palisade_tls::Client>,
+    tls: Option<&palisade_tls::TlsClient>,
 ) -> Result<MultiplexedConnection, Failure> {
     let unavailable = |error: String| {
         Failure::new(FAILED, Code::Unavailable, error).hint("is Redis running there?")

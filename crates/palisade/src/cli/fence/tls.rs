@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use palisade_tls::{Client, ClientFiles, Stream, explain};
+use palisade_tls::{ClientFiles, Stream, TlsClient, explain};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 
@@ -20,13 +20,13 @@ pub(super) fn ca() -> Option<PathBuf> {
 }
 
 /// The TLS client, with the certificates that it trusts.
-pub(super) fn client(ca: Option<PathBuf>) -> Result<Client, Failure> {
+pub(super) fn client(ca: Option<PathBuf>) -> Result<TlsClient, Failure> {
     let files = ClientFiles { ca, own: None };
-    Client::new(&files).map_err(|error| Failure::usage(error.to_string()))
+    TlsClient::new(&files).map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// Does the handshake, and says in words why it failed.
-pub(super) async fn connect<S>(tls: &Client, host: &str, stream: S) -> io::Result<Stream<S>>
+pub(super) async fn connect<S>(tls: &TlsClient, host: &str, stream: S) -> io::Result<Stream<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -39,11 +39,11 @@ where
 
 /// For tokio-postgres.
 #[derive(Clone)]
-pub(super) struct PostgresTls(pub(super) Client);
+pub(super) struct PostgresTls(pub(super) TlsClient);
 
 /// A handshake with one host.
 pub(super) struct Handshake {
-    tls: Client,
+    tls: TlsClient,
     host: String,
 }
 

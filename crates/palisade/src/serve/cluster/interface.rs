@@ -11,7 +11,7 @@ use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole, ClusterTake
 use palisade_replica::node;
 use palisade_replica::peers::{self, PeerStatus};
 use palisade_replica::{NodeId, Role};
-use palisade_server::net::{Changing, Cluster, Losing, MembershipChange, NotChanged};
+use palisade_server::net::{Changing, Cluster, ClusterNotChanged, Losing, MembershipChange};
 
 use super::ClusterView;
 
@@ -99,13 +99,15 @@ impl Cluster for ClusterView {
 
     fn change(&self, change: MembershipChange) -> Changing<'_> {
         Box::pin(async move {
-            self.carry_out(change).await.map_err(|error| NotChanged {
-                code: match error {
-                    node::NotChanged::NotLeader => Code::NotLeader,
-                    node::NotChanged::Refused(_) => Code::Refused,
-                },
-                why: error.to_string(),
-            })
+            self.carry_out(change)
+                .await
+                .map_err(|error| ClusterNotChanged {
+                    code: match error {
+                        node::NotChanged::NotLeader => Code::NotLeader,
+                        node::NotChanged::Refused(_) => Code::Refused,
+                    },
+                    why: error.to_string(),
+                })
         })
     }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use palisade_core::{Acquire, GrantRef, LockMode, RequestId, Token};
 use palisade_pipeline::Request;
-use palisade_pipeline::orderer::Address;
+use palisade_pipeline::orderer::ReplyAddress;
 
 use super::call::Call;
 use crate::sim::locks::Locks;
@@ -43,7 +43,7 @@ pub(super) struct Caller {
     pub(super) resizes: Option<(u8, u8)>,
 }
 
-impl Address for Caller {
+impl ReplyAddress for Caller {
     fn session(&self) -> Option<u64> {
         let of_session = self.call.is_none();
         of_session.then(|| session(self.to.client, self.to.incarnation))

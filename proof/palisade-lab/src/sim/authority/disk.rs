@@ -5,7 +5,7 @@ use std::sync::Arc;
 use palisade_pipeline::Returning;
 use palisade_pipeline::durable::{Shadow, replay};
 use palisade_pipeline::replay::Replay;
-use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
+use palisade_wal::testing::{CrashLoss, Fault, PutBack, SimStorage};
 use palisade_wal::{CreateOptions, Id, OpenError, Options, Wal, backup_on, restore_on};
 
 use crate::sim::rng::Rng;
@@ -60,7 +60,7 @@ impl Disk {
     }
 
     /// The machine lost power.
-    pub(crate) fn crash(&mut self, loss: Loss) {
+    pub(crate) fn crash(&mut self, loss: CrashLoss) {
         self.storage = self.storage.crash(loss);
     }
 

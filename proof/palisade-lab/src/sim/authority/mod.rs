@@ -26,10 +26,10 @@ use std::sync::Arc;
 use palisade_core::{
     Away, Command, GrantRef, Limits, Principal, Span, Timestamp, WallTime, limits,
 };
-use palisade_pipeline::orderer::{Moment, Released};
+use palisade_pipeline::orderer::{DurableOutput, Moment};
 use palisade_pipeline::round::UntilNext;
 use palisade_pipeline::{Answer, Returning, Writable, first_commands, take_over};
-use palisade_wal::testing::Loss;
+use palisade_wal::testing::CrashLoss;
 
 use super::clock::MachineClock;
 use super::fact::Fact;
@@ -329,7 +329,7 @@ impl Authority {
             return;
         };
         let (mutant, facts, ids) = (self.lab.mutant, &mut self.lab.facts, &self.lab.ids);
-        let Released { answers, events } = process.round.written();
+        let DurableOutput { answers, events } = process.round.written();
         let seen = events.filter_map(|event| turn(&event, ids));
         facts.extend(seen.map(Fact::Published));
         let mut unclaimed: Vec<GrantRef> = Vec::new();
@@ -402,9 +402,9 @@ impl Authority {
         }
         self.sign = None;
         self.disk.crash(match rng.below(4) {
-            0 => Loss::DropAll,
-            1 => Loss::KeepAll,
-            _ => Loss::Torn(rng.next()),
+            0 => CrashLoss::DropAll,
+            1 => CrashLoss::KeepAll,
+            _ => CrashLoss::Torn(rng.next()),
         });
     }
 

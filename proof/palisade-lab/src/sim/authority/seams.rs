@@ -1,6 +1,6 @@
 //! The places where mutants act: between the clients and the orderer, and between the orderer and its clocks.
 
-use palisade_core::machine::{GrantRecord, Record, ShareRecord};
+use palisade_core::machine::{LiveGrant, Record, ShareRecord};
 use palisade_core::{
     Acquire, Away, Command, Ending, Entry, GrantId, GrantOptions, GrantRef, Granted, LockMode,
     LockName, Machine, Outcome, Permits, Principal, Renewed, RequestId, Slots, Span, Timestamp,
@@ -324,7 +324,7 @@ fn holders_beyond(lock: &LockName, permits: u32, machine: &Machine) -> Vec<Asked
     beyond.map(Asked::from).collect()
 }
 
-fn release(grant: GrantRecord) -> Request {
+fn release(grant: LiveGrant) -> Request {
     Request::Release(GrantRef {
         lock: grant.lock,
         key: grant.key,

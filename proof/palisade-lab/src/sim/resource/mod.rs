@@ -17,7 +17,7 @@ use std::sync::Arc;
 use palisade_core::fence::{FenceState, Mode, Op, Pass, Rearm, Reject, Rule, Verdict};
 use palisade_core::limits::RESTORE_LEAP;
 use palisade_core::{AuthorityId, LockName, Token};
-use palisade_wal::testing::{Fault, Loss, SimStorage};
+use palisade_wal::testing::{CrashLoss, Fault, SimStorage};
 use palisade_wal::{CreateOptions, Id, Options, Wal, backup_on, restore_on};
 
 use crate::sim::authority::ReplyTo;
@@ -154,9 +154,9 @@ impl Resource {
             }
         }
         self.storage = self.storage.crash(match rng.below(4) {
-            0 => Loss::DropAll,
-            1 => Loss::KeepAll,
-            _ => Loss::Torn(rng.next()),
+            0 => CrashLoss::DropAll,
+            1 => CrashLoss::KeepAll,
+            _ => CrashLoss::Torn(rng.next()),
         });
     }
 
