@@ -185,7 +185,7 @@ fn wait(
     let mut work = pin!(work);
     let began = now();
     let patience = engine.timers().patience();
-    debug_assert!(patience < SLOW, "a slow quorum would not be waited for");
+    assert!(patience < SLOW, "a slow quorum would not be waited for");
     let mut longest = patience;
     loop {
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {

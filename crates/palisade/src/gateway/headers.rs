@@ -55,12 +55,10 @@ pub(super) fn for_upstream(
         (REAL_IP, address.to_string()),
         (FORWARDED, forwarded),
     ] {
-        let value = HeaderValue::try_from(value);
-        // Addresses are printable ASCII.
-        debug_assert!(value.is_ok(), "{name}");
-        if let Ok(value) = value {
-            headers.insert(name, value);
-        }
+        let Ok(value) = HeaderValue::try_from(value) else {
+            unreachable!("an address is not printable ASCII")
+        };
+        headers.insert(name, value);
     }
 }
 
