@@ -87,9 +87,10 @@ impl Plan {
     /// # Errors
     /// An argument is unknown, or a step that does not exist is named.
     pub(crate) fn parse(arguments: &[&str]) -> Result<Self, String> {
-        let names: Vec<&str> = match arguments {
-            [] => return Ok(Self((0..STEPS.len()).collect())),
-            ["--only", names] => names.split(',').collect(),
+        let (names, only): (Vec<&str>, bool) = match arguments {
+            [] => (Vec::new(), false),
+            ["--only", names] => (names.split(',').collect(), true),
+            ["--without", names] => (names.split(',').collect(), false),
             _ => return Err(format!("check does not know `{}`", arguments.join(" "))),
         };
         let number = |name: &&str| {
@@ -103,7 +104,12 @@ impl Plan {
             let found = STEPS.iter().position(|step| step.name == *name);
             found.ok_or_else(|| format!("no step is called `{name}`; there are {}", all()))
         };
-        names.iter().map(number).collect::<Result<_, _>>().map(Self)
+        let named: Vec<usize> = names.iter().map(number).collect::<Result<_, _>>()?;
+        if only {
+            return Ok(Self(named));
+        }
+        let others = (0..STEPS.len()).filter(|number| !named.contains(number));
+        Ok(Self(others.collect()))
     }
 
     /// Runs the steps; true when all of them passed.
@@ -262,6 +268,8 @@ mod tests {
         let numbers = |arguments: &[&str]| Plan::parse(arguments).map(|plan| plan.0);
         assert_eq!(numbers(&[]), Ok((0..STEPS.len()).collect()));
         assert_eq!(numbers(&["--only", "words,tidy"]), Ok(vec![2, 1]));
+        let others = (0..STEPS.len()).filter(|number| ![1, 2].contains(number));
+        assert_eq!(numbers(&["--without", "words,tidy"]), Ok(others.collect()));
         assert!(
             numbers(&["--only", "tidi"])
                 .is_err_and(|mistake| mistake.contains("format, tidy, words"))

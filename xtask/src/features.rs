@@ -1,7 +1,7 @@
 //! The crates with features, compiled as their users compile them: all features together hide what one of them lacks.
 
 use crate::check::with;
-use crate::shell::{root, run};
+use crate::shell::{root, run, target};
 use crate::tree::Tree;
 
 /// Crates whose code a feature only adds to. Each feature alone is enough for them: code that compiles with A and with
@@ -47,7 +47,9 @@ fn hack(sets: &[&str], packages: &[&str]) -> Result<String, String> {
     ];
     with("cargo-hack", |tool| {
         let packages = packages.iter().map(|name| format!("--package={name}"));
+        // A folder of its own: neither this nor another build waits for the other.
         run(tool
+            .env("CARGO_TARGET_DIR", target().join("features"))
             .args(scope)
             .args(sets)
             .args(packages)

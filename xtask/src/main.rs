@@ -33,7 +33,7 @@ mod tree;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, changes nothing
+usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, changes nothing; --without STEP: all others
        cargo xtask test [--quick] [-- FILTER…]    build, then every test; --quick runs the unit tests only
        cargo xtask test --loaded [ROUNDS]         the tests that depend on real time, 10 rounds beside two busy loops for each core
        cargo xtask lab                            the lab's full battery, some hours
