@@ -213,7 +213,7 @@ pub(crate) fn server_name(host: &str) -> Option<ServerName<'static>> {
 
 impl fmt::Debug for TlsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
+        f.debug_struct("TlsClient").finish_non_exhaustive()
     }
 }
 
