@@ -14,8 +14,10 @@ import (
 const (
 	// The server takes no more grants in a request.
 	maxListened = 100
-	// The server answers after this time, if it has nothing to say before.
-	listenWait = 20 * time.Second
+	// The server answers after this time, if it has nothing to say before; less, where something on the way ends requests.
+	longestListen, shortestListen = 20 * time.Second, 2 * time.Second
+	// What ends earlier did not wait.
+	hasWaited = time.Second
 	// How much later an answer may come.
 	listenPatience = 5 * time.Second
 	// New grants are named together, and a lease that is released sooner is never named.
@@ -182,7 +184,7 @@ func (g *listening) renewed(l *Lease, says bool) {
 // run asks until no grant is left.
 func (g *listening) run(s *shard) {
 	defer s.stop()
-	rest := newRests()
+	rest := newPace()
 	for pause := gatherTime; ; {
 		// An end of the shard is seen when it begins.
 		_ = sleepUntil(s.ctx, now().add(pause))
@@ -237,9 +239,9 @@ func (g *listening) endLocked(ended *shard) {
 }
 
 // ask makes one request, and returns how long to wait before the next one.
-func (g *listening) ask(ctx context.Context, s *shard, named []listened, rest *rests) time.Duration {
+func (g *listening) ask(ctx context.Context, s *shard, named []listened, rest *pace) time.Duration {
 	sent, address := now(), g.transport.endpoints.current()
-	answer, follow, failed := g.transport.attempt(ctx, address, listenRequest(named), sent.add(listenWait+listenPatience))
+	answer, follow, failed := g.transport.attempt(ctx, address, listenRequest(named, rest.wait), sent.add(rest.wait+listenPatience))
 	switch {
 	case ctx.Err() != nil, follow:
 		return 0
@@ -247,6 +249,9 @@ func (g *listening) ask(ctx context.Context, s *shard, named []listened, rest *r
 		g.isMute(address)
 		return rest.longer()
 	case failed != nil, answer.status != 200:
+		if now().sub(sent) >= hasWaited {
+			rest.wait = max(rest.wait/2, shortestListen)
+		}
 		return rest.longer()
 	}
 	g.isNotMute(address)
@@ -255,11 +260,12 @@ func (g *listening) ask(ctx context.Context, s *shard, named []listened, rest *r
 	case g.take(s, named, told):
 		rest.reset()
 		return shortestRest + rand.N(longestRest-shortestRest)
-	case len(told) > 0, now().sub(sent) < listenWait/2:
+	case len(told) > 0, now().sub(sent) < rest.wait/2:
 		// A server that always answers at once is not asked in a loop.
 		return rest.longer()
 	}
 	rest.reset()
+	rest.wait = atMost(rest.wait+time.Second, longestListen)
 	return 0
 }
 
@@ -340,7 +346,7 @@ func (n wireNotice) isAbout(one listened) bool {
 	return n.Lock == one.lock && n.Number == one.lease.grant.number
 }
 
-func listenRequest(named []listened) request {
+func listenRequest(named []listened, wait time.Duration) request {
 	type key struct {
 		lock   string
 		number uint64
@@ -358,7 +364,7 @@ func listenRequest(named []listened) request {
 	body := struct {
 		Grants []wireListened `json:"grants"`
 		Wait   int64          `json:"wait_ms"`
-	}{grants, wholeMilliseconds(listenWait)}
+	}{grants, wholeMilliseconds(wait)}
 	differs := func(r reply) string {
 		_, why := readNotices(r, named)
 		return why
@@ -389,16 +395,16 @@ func readNotices(r reply, named []listened) (told []wireNotice, why string) {
 	return *answer.Notices, ""
 }
 
-// rests are pauses between requests that brought nothing.
-type rests struct{ next time.Duration }
+// A pace is how long the server may wait, and the pauses between requests that brought nothing.
+type pace struct{ wait, next time.Duration }
 
-func newRests() *rests { return &rests{firstRest} }
+func newPace() *pace { return &pace{longestListen, firstRest} }
 
-func (r *rests) reset() { r.next = firstRest }
+func (p *pace) reset() { p.next = firstRest }
 
 // longer is the next pause, with up to a quarter more, so that many clients do not come back at once.
-func (r *rests) longer() time.Duration {
-	pause := r.next + rand.N(r.next/4)
-	r.next = atMost(2*r.next, lastRest)
+func (p *pace) longer() time.Duration {
+	pause := p.next + rand.N(p.next/4)
+	p.next = atMost(2*p.next, lastRest)
 	return pause
 }

@@ -19,6 +19,7 @@ import (
 // A listened is one request of a client that listens.
 type listened struct {
 	grants  []listenedGrant
+	waitMs  int
 	at      time.Time
 	stopped bool
 }
@@ -85,12 +86,13 @@ func (w *withWaiters) Write(text []byte) (int, error) {
 func (s *listenServer) listen(w http.ResponseWriter, r *http.Request) {
 	var body struct {
 		Grants []listenedGrant `json:"grants"`
+		Wait   int             `json:"wait_ms"`
 	}
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 		return
 	}
 	_, _ = io.Copy(io.Discard, r.Body)
-	one := &listened{grants: body.Grants, at: time.Now()}
+	one := &listened{grants: body.Grants, waitMs: body.Wait, at: time.Now()}
 	s.mu.Lock()
 	s.asked = append(s.asked, one)
 	answer, over := s.answer, s.over
@@ -257,6 +259,28 @@ func TestAServerThatAnswersAtOnceIsNotAskedInALoop(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestARequestThatIsEndedTooEarlyGetsShorter(t *testing.T) {
+	t.Parallel()
+	s := newListenServer(t, true)
+	s.answers(func(w http.ResponseWriter, _ *http.Request, _ []listenedGrant) bool {
+		// real time: of a proxy that ends requests after a second and a half.
+		time.Sleep(1500 * time.Millisecond)
+		w.Header().Del(nonceHeader)
+		http.Error(w, "<html>Gateway Timeout</html>", http.StatusGatewayTimeout)
+		return true
+	})
+	client := newClient(t, palisade.Endpoints(s.url))
+	mustLock(t, client, "orders")
+	until(t, "four requests", func() bool { return s.requests() >= 4 })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, expected := range []int{20_000, 10_000, 5_000, 2_500} {
+		if waits := s.asked[at].waitMs; waits != expected {
+			t.Errorf("request %d lets the server wait %d ms, and not %d", at, waits, expected)
+		}
 	}
 }
 

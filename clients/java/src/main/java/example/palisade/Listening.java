@@ -22,8 +22,11 @@ import java.util.function.Supplier;
 final class Listening {
     /** The server takes no more grants in a request. */
     private static final int MOST = 100;
-    /** The server answers after this time, if it has nothing to say before. */
-    private static final long WAIT = 20 * Clock.SECOND;
+    /** The server answers after this time, if it has nothing to say before; less, where something on the way ends requests. */
+    private static final long LONGEST_WAIT = 20 * Clock.SECOND;
+    private static final long SHORTEST_WAIT = 2 * Clock.SECOND;
+    /** What ends earlier did not wait. */
+    private static final long HAS_WAITED = Clock.SECOND;
     /** How much later an answer may come. */
     private static final long PATIENCE = 5 * Clock.SECOND;
     /** New grants are named together, and a lease that is released sooner is never named. */
@@ -154,6 +157,7 @@ final class Listening {
         private boolean restarted;
         private boolean stopped;
         private long rest = FIRST_REST;
+        private long wait = LONGEST_WAIT;
 
         void add(Named named) {
             grants.put(named, false);
@@ -259,7 +263,7 @@ final class Listening {
             String address = endpoints.current();
             Transport.Attempt attempt = null;
             try {
-                attempt = transport().attempt(address, request(named), Clock.earliest() + WAIT + PATIENCE);
+                attempt = transport().attempt(address, request(named, wait), Clock.earliest() + wait + PATIENCE);
             } catch (Reply.Fault | RuntimeException nobody) {
                 // It is asked again, later.
             } catch (InterruptedException ended) {
@@ -272,6 +276,9 @@ final class Listening {
                 if (attempt != null && attempt.reply().status() == 404) {
                     mute(address);
                 }
+                if (System.nanoTime() - sent >= HAS_WAITED) {
+                    wait = Math.max(wait / 2, SHORTEST_WAIT);
+                }
                 return longerRest();
             }
             synchronized (Listening.this) {
@@ -282,11 +289,12 @@ final class Listening {
                 rest = FIRST_REST;
                 return ThreadLocalRandom.current().nextLong(SHORTEST_REST, LONGEST_REST);
             }
-            if (!told.isEmpty() || System.nanoTime() - sent < WAIT / 2) {
+            if (!told.isEmpty() || System.nanoTime() - sent < wait / 2) {
                 // A server that always answers at once is not asked in a loop.
                 return longerRest();
             }
             rest = FIRST_REST;
+            wait = Math.min(wait + Clock.SECOND, LONGEST_WAIT);
             return 0;
         }
 
@@ -324,7 +332,7 @@ final class Listening {
         return named.lock().equals(notice.get("resource_id")) && ((Long) named.lease().grantId()).equals(notice.get("fencing_token"));
     }
 
-    private static Transport.Request request(List<Named> named) {
+    private static Transport.Request request(List<Named> named, long wait) {
         // Two leases may be of one grant, of which one adopted it. The server takes each once.
         Map<List<Object>, Map<String, Object>> grants = new LinkedHashMap<>();
         for (Named one : named) {
@@ -333,7 +341,7 @@ final class Listening {
         }
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("grants", List.copyOf(grants.values()));
-        body.put("wait_ms", WAIT / Clock.MILLISECOND);
+        body.put("wait_ms", wait / Clock.MILLISECOND);
         return Transport.Request.post("/v1/listen", body, answer -> differs(answer, named));
     }
 

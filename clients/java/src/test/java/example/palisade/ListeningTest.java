@@ -49,7 +49,7 @@ public final class ListeningTest {
         }
     }
 
-    private record Asked(long at, List<Map<String, Object>> grants) {}
+    private record Asked(long at, long waitMs, List<Map<String, Object>> grants) {}
 
     /** Grants everything. Requests that listen are answered as the test says. */
     private static final class Granting implements AutoCloseable {
@@ -121,7 +121,7 @@ public final class ListeningTest {
             List<Map<String, Object>> grants =
                     ((List<?>) body.get("grants")).stream().map(Json::asObject).toList();
             synchronized (this) {
-                asked.add(new Asked(System.nanoTime(), grants));
+                asked.add(new Asked(System.nanoTime(), (Long) body.get("wait_ms"), grants));
             }
             Answer answer = answers.apply(grants);
             if (answer == null) {
@@ -212,6 +212,25 @@ public final class ListeningTest {
             trial.get();
         }
         atOnce.shutdown();
+    }
+
+    @Test
+    public void aRequestThatIsEndedTooEarlyGetsShorter() throws Exception {
+        try (Granting server = new Granting(); Client client = client(server)) {
+            server.answers = grants -> {
+                try {
+                    // real time: of a proxy that ends requests after a second and a half.
+                    Thread.sleep(1_500);
+                } catch (InterruptedException closing) {
+                    Thread.currentThread().interrupt();
+                }
+                return new Answer(504, "<html>Gateway Timeout</html>", false);
+            };
+            client.lock("orders").acquire();
+            until("four requests", () -> server.requests() >= 4);
+            List<Long> waits = server.since(0).stream().map(Asked::waitMs).limit(4).toList();
+            assertEquals(List.of(20_000L, 10_000L, 5_000L, 2_500L), waits);
+        }
     }
 
     private static void isBounded(String name, Function<List<Map<String, Object>>, Answer> answers, boolean isNews)
