@@ -65,13 +65,13 @@ class Node:
         self.listen, self.peer = f"{host}:{7420 + 2 * number}", f"{host}:{7421 + 2 * number}"
         self.process: Optional[subprocess.Popen[bytes]] = None
 
-    def start(self, program: str, flags: list[str]) -> None:
+    def start(self, program: str, flags: list[str], **environment: str) -> None:
         own = ["--listen", self.listen, "--peer-listen", self.peer, "--data", os.fspath(self.data)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PALISADE_")}
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("PALISADE_")}
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [program, "serve", *own, *flags],
-                env=environment,
+                env=ours | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -236,6 +236,9 @@ class Held:
 class Load:
     """Clients in threads; an error of one of them is raised at the next step."""
 
+    #: The longest time that a client works under a grant.
+    work_seconds = 0.02
+
     def __init__(self, cluster: Cluster, client: Client) -> None:
         self.cluster, self.client = cluster, client
         self.over = threading.Event()
@@ -261,7 +264,7 @@ class Load:
         lock = f"work-{number % LOCKS}"
         while not self.over.is_set():
             held = self.client.acquire(lock, self.anywhere(), wait=PATIENCE)
-            time.sleep(random.uniform(0, 0.02))  # real time: its work takes this long
+            time.sleep(random.uniform(0, self.work_seconds))  # real time: its work takes this long
             if random.random() < 0.3:
                 held.renew(self.anywhere())
             held.release(self.anywhere())
@@ -346,12 +349,11 @@ class Upgrade:
         """Records a step that has been done since then, and the clients' view of it."""
         self.load.check()
         now = time.monotonic()
-        work = sorted(grant.answered for grant in self.history.grants if grant.answered > since)
-        pause = max((after - before for before, after in zip([since, *work], [*work, now])), default=0.0)
-        step = {"step": name, "seconds": round(now - since, 1), "grants": len(work), "no_grant_ms": round(pause * 1000)}
+        work, pause = self.history.since(since, now)
+        step = {"step": name, "seconds": round(now - since, 1), "grants": work, "no_grant_ms": round(pause * 1000)}
         self.steps.append(step | more)
         if not self.quiet:
-            told = [f"{step['seconds']} s", f"{len(work)} grants", f"none for {step['no_grant_ms']} ms"]
+            told = [f"{step['seconds']} s", f"{work} grants", f"none for {step['no_grant_ms']} ms"]
             told += [f"{key.replace('_', ' ')}: {value}" for key, value in more.items()]
             print(f"== {name}: {', '.join(told)}", flush=True)
 

@@ -1,4 +1,4 @@
-"""The grants that clients received, and the rules that they must satisfy: for check_upgrade.py."""
+"""The grants that clients received, and the rules that they must satisfy: for check_upgrade.py and soak.py."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ class History:
     def __init__(self) -> None:
         self.grants: list[Grant] = []
         self.losses: list[Loss] = []
+
+    def since(self, began: float, now: float) -> tuple[int, float]:
+        """How many grants there were between the two, and the longest time without one, in seconds."""
+        work = sorted(grant.answered for grant in self.grants if began < grant.answered <= now)
+        return len(work), max(after - before for before, after in zip([began, *work], [*work, now]))
 
     def problems(self) -> Iterator[str]:
         first: dict[int, Grant] = {}
