@@ -236,7 +236,7 @@ async fn elected(transport: Slow) -> Engine<Tokio> {
     engine
 }
 
-/// A vote counts as long as its candidate asks nobody again. The control is a vote that takes a little longer, in each round.
+/// A vote counts until its candidate asks again. The control: votes that take a little longer, in each round.
 #[tokio::test(start_paused = true)]
 async fn a_vote_may_take_as_long_as_a_round_of_votes() {
     let (soonest, _) = Profile::Rack.timers().election();

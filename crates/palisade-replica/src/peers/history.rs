@@ -46,7 +46,7 @@ impl Met {
     fn agree(&mut self, later: Option<Offer>) {
         let agreed = self.taken.and_then(|taken| taken.agreed(later));
         if agreed.is_some() {
-            // Where it was met before it was a member, nothing else is known of it.
+            // A node that was met before it became a member is known by nothing else.
             let known = self.known.get_or_insert_with(Known::default);
             known.agreed = known.agreed.max(agreed);
         }

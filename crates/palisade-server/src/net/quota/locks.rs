@@ -172,7 +172,7 @@ impl CountedLocks {
         }
     }
 
-    /// An acquire has its answer, perhaps a grant, or its caller is gone.
+    /// Takes note that an acquire was answered, perhaps with a grant, or that its caller went away.
     pub(super) fn came(
         &mut self,
         of: &[QuotaSubject],
