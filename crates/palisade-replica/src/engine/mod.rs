@@ -68,6 +68,9 @@ pub use openraft::impls::TokioRuntime as Tokio;
 /// A change of the members waits no longer for the one before it.
 const CHANGING: Duration = Duration::from_secs(10);
 
+/// The pause between two looks at whether a change is half made.
+const COMPLETE: Duration = Duration::from_millis(100);
+
 /// The most entries in one message.
 const ENTRIES_AT_ONCE: u64 = 64;
 
@@ -562,6 +565,45 @@ impl<R: AsyncRuntime> Engine<R> {
         let change = ChangeMembers::ReplaceAllVoters(voters);
         let changed = self.raft.change_membership(change, false).await;
         changed.map(drop).map_err(error::not_changed)
+    }
+
+    /// Makes the second step of a change of the members whenever this node leads and a former leader made only the first one:
+    /// until then a majority of the former voters is needed, too (rule R18). Runs until the engine ends.
+    pub async fn complete_changes(self) {
+        let mut watch = self.watch();
+        loop {
+            match self.half_changed() {
+                None if watch.changed().await.is_err() => return,
+                None => {}
+                // A change that this leader makes itself holds the lock, and completes.
+                Some(_) => {
+                    if let Ok(_changing) = self.change_members().await {
+                        // A step that is not committed yet, or a leader that is none any more: this is tried again.
+                        let _ = self.complete_change().await;
+                    }
+                }
+            }
+            R::sleep(COMPLETE).await;
+        }
+    }
+
+    /// The same, once. The caller holds the lock of [`change_members`](Engine::change_members).
+    pub(crate) async fn complete_change(&self) -> Result<(), Refused> {
+        match self.half_changed() {
+            Some(after) => self.set_voters(after).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The voters to whom a change leads that is half made, if this node leads.
+    fn half_changed(&self) -> Option<BTreeSet<NodeId>> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let steps = metrics.membership_config.membership().get_joint_config();
+        match &steps[..] {
+            [_, .., after] if role(&metrics) == Role::Leader => Some(after.clone()),
+            _ => None,
+        }
     }
 
     /// Asks `to` to lead (rule R22). It may decline.

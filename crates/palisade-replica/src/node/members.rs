@@ -154,15 +154,18 @@ impl<'a, R: Runtime> Membership<'a, R> {
         let _changing = self.engine.change_members().await?;
         let mut tries = 0;
         loop {
-            let before = voters(&self.leading()?);
-            let mut after = before.clone();
+            let now = self.leading()?;
+            let mut after = voters(&now);
             change(&mut after);
             if after.is_empty() {
                 return refuse("the last node cannot be removed; stop it instead");
             }
-            // The change itself needs a majority of those before, too.
-            self.check_majority(&before, "vote now")?;
+            // The change itself needs a majority of those before, too; and of two such sets, if a former leader left a change half made.
+            for before in &now.members.voters {
+                self.check_majority(before, "vote now")?;
+            }
             self.check_majority(&after, "would vote then")?;
+            self.engine.complete_change().await?;
             tries += 1;
             match self.engine.set_voters(after).await {
                 // One that another leader began.
@@ -270,6 +273,7 @@ impl<'a, R: Runtime> Membership<'a, R> {
 /// How often a change is tried again while another one is in progress.
 const BUSY: u32 = 500;
 
+/// The voters; those after a change that is half made.
 fn voters(progress: &Progress) -> BTreeSet<NodeId> {
-    progress.members.voters.iter().flatten().copied().collect()
+    progress.members.voters.last().cloned().unwrap_or_default()
 }

@@ -194,6 +194,7 @@ impl Node {
         engines
             .handle
             .spawn(save_commits(engine.watch(), store.clone()));
+        engines.handle.spawn(engine.clone().complete_changes());
         let snapshots = Snapshots::start(compactor, worked, settings.give_memory_back, make)?;
         Ok(Node {
             pipeline,

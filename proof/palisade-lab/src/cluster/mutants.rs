@@ -38,6 +38,8 @@ pub enum Mutant {
     NoProbe,
     /// A node that learns of its loss of acknowledged entries goes on voting (R24).
     ToldGoesOn,
+    /// A change of the members that a leader left half made is completed by nobody (R18).
+    HalfChanged,
     /// A node with a connection counts as alive, whether it answers or not (R19).
     ConnectedIsAlive,
     /// The time that a quiet leader records does not reach the log (A14).
@@ -117,5 +119,6 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
         Mutant::ToldGoesOn,
         &[Rule::SameLog, Rule::Durable, Rule::OneToken],
     ),
+    (Mutant::HalfChanged, &[Rule::Serves]),
     (Mutant::ConnectedIsAlive, &[Rule::Serves]),
 ];

@@ -209,6 +209,9 @@ impl Node {
                 Arc::clone(&self.world),
             ));
             process.spawn(remember(self.place, Arc::clone(&self.world)));
+            if self.world.mutant != Some(Mutant::HalfChanged) {
+                process.spawn(engine.clone().complete_changes());
+            }
             process.spawn(snapshots(
                 self.place,
                 engine.clone(),

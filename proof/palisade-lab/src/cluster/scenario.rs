@@ -26,6 +26,7 @@ pub(super) async fn play(world: &Arc<World>) {
     let spare = world.network.nodes() > 3 && world.fork(6).chance(600);
     match draw {
         _ if spare => count_a_learner(world, leader).await,
+        _ if world.fork(7).chance(200) => leave_a_change_half_made(world, leader).await,
         0 => forget_votes(world, leader).await,
         1 => return_with_less(world, leader, Less::Nothing).await,
         2 => return_with_less(world, leader, Less::Older).await,
@@ -241,6 +242,50 @@ async fn remove_beside_hung_nodes(world: &Arc<World>, leads: Place) {
     sleep(1_000 * MS).await;
 }
 
+/// A leader makes the first step of a change, by which it leaves, and dies. Whoever leads next makes the second step (rule R18).
+async fn leave_a_change_half_made(world: &Arc<World>, leads: Place) {
+    let Some(engine) = world.network.host(leads).engine.clone() else {
+        return;
+    };
+    let rest: Vec<Place> = voters(world, leads)
+        .into_iter()
+        .filter(|place| *place != leads)
+        .collect();
+    let steps = |place: Place| {
+        let engine = world.network.host(place).engine.clone();
+        engine.map_or(0, |engine| engine.progress().members.voters.len())
+    };
+    let after = rest.iter().map(|place| NodeId(u64::from(*place))).collect();
+    world.background(async move {
+        let _ = engine.set_voters(after).await;
+    });
+    let until = now() + 2_000 * MS;
+    while rest.iter().filter(|place| steps(**place) > 1).count() <= rest.len() / 2 {
+        if now() > until {
+            return;
+        }
+        sleep(MS / 10).await;
+    }
+    world.say(|| format!("node {leads} dies between the two steps of a change"));
+    world.kill(leads, false, 0, 5_000 * MS);
+    sleep(4_000 * MS).await;
+    if leader(world).is_some_and(|leader| steps(leader) > 1) {
+        let what = "a change is half made for ever after its leader died".to_owned();
+        hold(&world.check).broken(Rule::Serves, what);
+    }
+    sleep(2_000 * MS).await;
+    // It comes back, so that the cluster has as many nodes as before.
+    let engine = leader(world).and_then(|leader| world.network.host(leader).engine.clone());
+    if let Some(engine) = engine {
+        let (node, all) = (NodeId(leads.into()), rest.iter().chain([&leads]));
+        let all = all.map(|place| NodeId(u64::from(*place))).collect();
+        let added = within(2_000 * MS, engine.add_learner(node, &leads.to_string())).await;
+        if added.is_some_and(|added| added.is_ok()) {
+            let _ = within(2_000 * MS, engine.set_voters(all)).await;
+        }
+    }
+}
+
 /// So many starts fill a segment of a simulated log.
 const STARTS: u64 = 100;
 
@@ -385,8 +430,8 @@ fn without_leap(disk: &SimStorage) -> Result<Option<Token>, String> {
 /// The nodes that vote, as the one that leads knows them.
 fn voters(world: &World, leads: Place) -> Vec<Place> {
     let engine = world.network.host(leads).engine.clone();
-    let voters = engine.map_or_else(Vec::new, |engine| engine.progress().members.voters);
-    let voters: BTreeSet<NodeId> = voters.into_iter().flatten().collect();
+    let mut sets = engine.map_or_else(Vec::new, |engine| engine.progress().members.voters);
+    let voters = sets.pop().unwrap_or_default();
     voters.into_iter().map(|node| node.0 as Place).collect()
 }
 
