@@ -165,9 +165,12 @@ impl<'a, R: Runtime> Membership<'a, R> {
                 self.check_majority(before, "vote now")?;
             }
             self.check_majority(&after, "would vote then")?;
-            self.engine.complete_change().await?;
             tries += 1;
-            match self.engine.set_voters(after).await {
+            let mut changed = self.engine.complete_change().await;
+            if changed.is_ok() {
+                changed = self.engine.set_voters(after).await;
+            }
+            match changed {
                 // One that another leader began.
                 Err(Refused::Busy) if tries < BUSY => R::sleep(LOOK).await,
                 changed => return Ok(changed?),
