@@ -41,17 +41,17 @@ impl Fate {
 ///
 /// ```
 /// use palisade_core::Token;
-/// use palisade_fence::{Account, Change, Fate, Fence, StoreLimits, Pass, Rule, Write, memory};
+/// use palisade_fence::{Account, Edit, Fate, Fence, StoreLimits, Pass, Rule, Write, memory};
 ///
 /// # async fn book() -> Result<(), Box<dyn std::error::Error>> {
 /// let seats = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT).resource("seat:12A")?;
 /// let (mine, newer) = (Pass::new(Token::new(33)?), Pass::new(Token::new(34)?));
 /// let mut account = Account::new();
-/// let reserved = seats.write(mine, Write::new("/reserved", Change::Put(b"Alice"))).await;
+/// let reserved = seats.write(mine, Write::new("/reserved", Edit::Put(b"Alice"))).await;
 /// assert!(account.note("reserve", Fate::of(&reserved)));
 /// assert!(account.note("charge", Fate::Admitted)); // at the bank, which has no fence
 /// seats.claim(newer).await?; // the lease ended meanwhile
-/// let booked = seats.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await;
+/// let booked = seats.write(mine, Write::new("/passenger", Edit::Put(b"Alice"))).await;
 /// assert!(!account.note("book", Fate::of(&booked)));
 ///
 /// let mut undone = Vec::new();

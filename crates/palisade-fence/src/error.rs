@@ -4,9 +4,9 @@
 //!
 //! ```
 //! #![deny(unused_must_use)]
-//! # use palisade_fence::{Change, Fence, Pass, Write};
+//! # use palisade_fence::{Edit, Fence, Pass, Write};
 //! async fn forgets(seat: &impl Fence, pass: Pass<'_>) -> palisade_fence::Result<()> {
-//!     seat.write(pass, Write::new("/passenger", Change::Put(b"Alice"))).await?;
+//!     seat.write(pass, Write::new("/passenger", Edit::Put(b"Alice"))).await?;
 //!     Ok(())
 //! }
 //! ```
@@ -25,12 +25,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// ```
 /// # use palisade_core::Token;
-/// # use palisade_fence::{Change, Error, Fence, StoreLimits, Rule, Write, memory};
+/// # use palisade_fence::{Edit, Error, Fence, StoreLimits, Rule, Write, memory};
 /// # async fn book() -> palisade_fence::Result<()> {
 /// # let seat = memory::Store::new(Rule::CLAIM, StoreLimits::DEFAULT).resource("seat:12A")?;
 /// # let (mine, newer) = (Token::FIRST.into(), Token::new(2).unwrap().into());
 /// # seat.claim(newer).await?;
-/// match seat.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await {
+/// match seat.write(mine, Write::new("/passenger", Edit::Put(b"Alice"))).await {
 ///     Ok(_) => println!("booked"),
 ///     Err(Error::Rejected(reject)) => println!("give up: {reject}"), // token 1 is stale: 1 < 2 …
 ///     Err(error) => return Err(error),

@@ -40,13 +40,13 @@
 //!
 //! ```
 //! use palisade_core::Token;
-//! use palisade_fence::{Change, Fence, StoreLimits, Pass, Rule, Write, enter, memory};
+//! use palisade_fence::{Edit, Fence, StoreLimits, Pass, Rule, Write, enter, memory};
 //!
 //! async fn sell(orders: &impl Fence, pass: Pass<'_>, seat: &[u8]) -> palisade_fence::Result<()> {
 //!     let orders = enter(orders, pass).await?; // first: raise the fence
 //!     let mut sold = orders.read("/sold").await?.value.unwrap_or_default(); // then read
 //!     sold.extend_from_slice(seat);
-//!     orders.write(Write::new("/sold", Change::Put(&sold))).await?; // refused if a newer holder has claimed
+//!     orders.write(Write::new("/sold", Edit::Put(&sold))).await?; // refused if a newer holder has claimed
 //!     Ok(())
 //! }
 //!
@@ -72,9 +72,9 @@
 //!
 //! ```compile_fail
 //! #![deny(unused_must_use)] // on by default, as a warning
-//! # use palisade_fence::{Change, Fence, Pass, Write};
+//! # use palisade_fence::{Edit, Fence, Pass, Write};
 //! async fn forgets(seat: &impl Fence, pass: Pass<'_>) -> palisade_fence::Result<()> {
-//!     seat.write(pass, Write::new("/passenger", Change::Put(b"Alice"))).await; // without `?`
+//!     seat.write(pass, Write::new("/passenger", Edit::Put(b"Alice"))).await; // without `?`
 //!     Ok(())
 //! }
 //! ```

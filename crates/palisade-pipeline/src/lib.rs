@@ -5,7 +5,7 @@
 //!   faces (gRPC, HTTP, in-process)
 //!      │ Request                                  ▲ Answer, only when it is durable
 //!      ▼                                          │
-//!   Handle ──► inbox ──► Driver { Orderer { Machine }, Log, Clock } ──► callers
+//!   Handle ──► inbox ──► Driver { Orderer { Machine }, Log, LogClock } ──► callers
 //!                                                 │
 //!                                                 └──► events ──► watchers
 //! ```

@@ -6,7 +6,7 @@
 //! ```text
 //!   files ─► Server (certificate, key, CA of the clients) ─► accept ─┐
 //!              └ reload: all files are checked, then taken together  ├─► a stream
-//!   files ─► Client (CA, own certificate and key) ───────► connect ──┘
+//!   files ─► TlsClient (CA, own certificate and key) ────► connect ──┘
 //! ```
 //!
 //! * [`Server`]: the certificate of a port and the CAs that it trusts, which it can reload while it serves.

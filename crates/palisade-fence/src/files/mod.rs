@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use palisade_fence::files::Folder;
-//! use palisade_fence::{Change, Sequence, Write};
+//! use palisade_fence::{Edit, Sequence, Write};
 //! # use palisade_core::Token;
 //!
 //! # fn main() -> palisade_fence::Result<()> {
@@ -18,7 +18,7 @@
 //! # let token = |number| Token::new(number).unwrap();
 //! let reports = Folder::open(path)?;
 //! reports.claim(token(34))?; // first: raise the fence
-//! let line = Write::new("/report.csv", Change::Append(b"2026-05,1204\n"));
+//! let line = Write::new("/report.csv", Edit::Append(b"2026-05,1204\n"));
 //! let line = line.numbered(Sequence::new(1).unwrap()); // safe to repeat
 //! reports.write(token(34), line)?;
 //! assert!(reports.write(token(34), line)?.repeat);

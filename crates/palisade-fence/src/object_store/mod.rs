@@ -40,7 +40,7 @@
 //!
 //! use object_store::{memory::InMemory, path::Path};
 //! use palisade_fence::object_store::Store;
-//! use palisade_fence::{Change, Fence, Pass, Rule, Write, enter};
+//! use palisade_fence::{Edit, Fence, Pass, Rule, Write, enter};
 //!
 //! # use palisade_core::Token;
 //! # #[tokio::main(flavor = "current_thread")]
@@ -52,10 +52,10 @@
 //!
 //! let claimed = enter(&orders, Pass::new(lease_token)).await?; // first: raise the fence
 //! assert_eq!(claimed.read("/total").await?.value, None);
-//! claimed.write(Write::new("/total", Change::Put(b"12"))).await?;
+//! claimed.write(Write::new("/total", Edit::Put(b"12"))).await?;
 //!
 //! // The holder before, back from a pause:
-//! let late = orders.write(Pass::new(older), Write::new("/total", Change::Put(b"11"))).await;
+//! let late = orders.write(Pass::new(older), Write::new("/total", Edit::Put(b"11"))).await;
 //! assert!(late.unwrap_err().rejected().is_some());
 //! assert_eq!(orders.observe("/total").await?.as_deref(), Some(b"12".as_slice()));
 //! # Ok(())

@@ -1,7 +1,7 @@
 //! The authority on disk: the one place that ties the pipeline to the write-ahead log.
 //!
 //! ```text
-//!   directory ──open──► snapshot + frames ──replay──► Machine ──► Start
+//!   directory ──open──► snapshot + frames ──replay──► Machine ──► PipelineStart
 //!                                                                     │ commit (one frame, one sync)
 //!   snapshot thread: sealed segments ──replay──► second Machine ──► new snapshot, old segments go
 //! ```

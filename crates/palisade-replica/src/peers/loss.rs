@@ -1,7 +1,7 @@
 //! A node that lost entries it had acknowledged: how it learns of the loss, and how it reacts (rules R14, R24).
 //!
 //! ```text
-//!   the others: Known ──judge──► Refusal with a Loss ──handshake, proved by the key──► the node
+//!   the others: Known ──judge──► AdmissionRefusal with a LostState ──handshake, proved by the key──► the node
 //!                                                                                        │ looks into its own log
 //!                                    it lacks that: no connection any more, Peers::lost ◄┤
 //!                                    it has that: the other one is wrong, and refused   ◄┘
