@@ -188,7 +188,9 @@ mod tests {
             return;
         }
         let copy = std::env::temp_dir().join(format!("xtask-again-{}", std::process::id()));
-        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        // By another program: a file that this one writes is busy while a child of another test, forked meanwhile, has it open.
+        let path = std::env::current_exe().unwrap();
+        run(Command::new("cp").arg(path).arg(&copy)).unwrap();
         let mut test = Command::new(&copy);
         test.args([
             "--exact",

@@ -386,7 +386,10 @@ fn the_uid_of_a_process_is_an_identity() {
     // Other users must be able to reach the program and the socket.
     fs::set_permissions(place.0.path(), Permissions::from_mode(0o755)).unwrap();
     let program = place.path("palisade");
-    fs::copy(env!("CARGO_BIN_EXE_palisade"), &program).unwrap();
+    // By another program: a file that this one writes is busy while a child of another test, forked meanwhile, has it open.
+    let mut copy = Command::new("cp");
+    let copied = copy.arg(env!("CARGO_BIN_EXE_palisade")).arg(&program);
+    assert!(copied.status().unwrap().success());
     let mut made = palisade();
     made.args(["auth", "token", "new", "viewer", "--access"])
         .arg(&file);
