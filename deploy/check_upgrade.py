@@ -153,6 +153,12 @@ class Cluster:
             must(time.monotonic() < end, f"{what}: not within {SOON:.0f} s")
             time.sleep(0.02)  # real time: asked again, up to a deadline
 
+    def tell(self) -> None:
+        """The last lines of each node."""
+        for node in self.nodes:
+            last = node.log.read_text().splitlines()[-15:] if node.log.exists() else []
+            print(f"{node.name}, {node.listen}:", *last, sep="\n  ", file=sys.stderr)
+
     def end(self) -> None:
         for node in self.nodes:
             if node.process is not None and node.process.poll() is None:
@@ -506,9 +512,7 @@ def main() -> int:
                 upgrade.run()
                 upgrade.report()
             except (Wrong, subprocess.TimeoutExpired):
-                for node in upgrade.cluster.nodes:
-                    last = node.log.read_text().splitlines()[-15:] if node.log.exists() else []
-                    print(f"{node.name}, {node.listen}:", *last, sep="\n  ", file=sys.stderr)
+                upgrade.cluster.tell()
                 raise
             finally:
                 upgrade.cluster.end()

@@ -187,9 +187,7 @@ def main() -> int:
                 soak.run(arguments.minutes)
                 soak.report()
             except (Wrong, subprocess.TimeoutExpired):
-                for node in soak.cluster.nodes:
-                    last = node.log.read_text().splitlines()[-15:] if node.log.exists() else []
-                    print(f"{node.name}, {node.listen}:", *last, sep="\n  ", file=sys.stderr)
+                soak.cluster.tell()
                 raise
             finally:
                 soak.cluster.end()

@@ -16,7 +16,7 @@ const (
 	maxListened = 100
 	// The server answers after this time, if it has nothing to say before; less, where something on the way ends requests.
 	longestListen, shortestListen = 20 * time.Second, 2 * time.Second
-	// What ends earlier did not wait.
+	// A request that ends earlier did not wait.
 	hasWaited = time.Second
 	// How much later an answer may come.
 	listenPatience = 5 * time.Second

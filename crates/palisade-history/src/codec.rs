@@ -15,7 +15,10 @@ pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
 pub(crate) fn encode_into(mut bytes: Vec<u8>, value: &impl Serialize) -> Vec<u8> {
     bytes.clear();
     // Writing to memory fails only for types without a known length, and there are none.
-    postcard::serialize_with_flavor(value, PostcardBytes(bytes)).unwrap_or_default()
+    let Ok(bytes) = postcard::serialize_with_flavor(value, PostcardBytes(bytes)) else {
+        unreachable!("a row has a part without a known length")
+    };
+    bytes
 }
 
 /// The output of postcard.

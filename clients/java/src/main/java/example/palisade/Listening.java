@@ -25,7 +25,7 @@ final class Listening {
     /** The server answers after this time, if it has nothing to say before; less, where something on the way ends requests. */
     private static final long LONGEST_WAIT = 20 * Clock.SECOND;
     private static final long SHORTEST_WAIT = 2 * Clock.SECOND;
-    /** What ends earlier did not wait. */
+    /** A request that ends earlier did not wait. */
     private static final long HAS_WAITED = Clock.SECOND;
     /** How much later an answer may come. */
     private static final long PATIENCE = 5 * Clock.SECOND;
