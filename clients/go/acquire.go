@@ -240,10 +240,10 @@ func attemptTime(asked, left, patience time.Duration) time.Duration {
 func (t *transport) waitOn(ctx context.Context, sent, giveUp instant) *fault {
 	again := sent.add(firstPause)
 	if atLatest := giveUp.add(-leastTime); again >= atLatest || now() >= atLatest {
-		return &fault{"the server said that the request still waits, after its wait was over", true}
+		return &fault{message: "the server said that the request still waits, after its wait was over", unknown: true}
 	}
 	if err := sleepUntil(ctx, again); err != nil {
-		return &fault{err.Error(), true}
+		return &fault{message: err.Error(), unknown: true}
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
 package palisade
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -65,5 +67,39 @@ func TestAnotherRuleForTheDeadlineIsFound(t *testing.T) {
 	}
 	if found < 9 {
 		t.Errorf("%d vectors tell the difference", found)
+	}
+}
+
+// The last attempt of a call has the least time, and may get none at all on a busy machine.
+func TestASilentAttemptDoesNotHideWhatAnotherOneHeard(t *testing.T) {
+	says := func(faults ...*fault) string {
+		pauses := newBackoff(now().add(time.Hour))
+		for _, one := range faults[:len(faults)-1] {
+			if err := pauses.pause(context.Background(), one); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pauses.until = now()
+		return pauses.pause(context.Background(), faults[len(faults)-1]).Error()
+	}
+	for _, unknown := range []bool{false, true} {
+		heard := []*fault{{"heard first", unknown, false}, {"heard last", unknown, false}}
+		silent := []*fault{{"silent first", unknown, true}, {"silent last", unknown, true}}
+		for want, got := range map[string]string{
+			"heard last":   says(heard...),
+			"silent first": says(silent...),
+			"heard first":  says(heard[0], silent[0]),
+		} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s instead of %s", got, want)
+			}
+		}
+		if got := says(silent[0], heard[1]); !strings.Contains(got, "heard last") {
+			t.Error(got)
+		}
+	}
+	// What may have happened outweighs what was heard.
+	if got := says(&fault{"silent", true, true}, &fault{"heard", false, false}); !strings.Contains(got, "silent") {
+		t.Error(got)
 	}
 }

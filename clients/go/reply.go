@@ -20,6 +20,8 @@ type fault struct {
 	message string
 	// The request may have happened.
 	unknown bool
+	// The time of the attempt ended. A shorter one after it has less to say.
+	silent bool
 }
 
 // The server's reason for a refusal.
@@ -35,7 +37,7 @@ func readReply(status int, body []byte) (reply, *fault) {
 	var object map[string]json.RawMessage
 	expected := status == 200 || status == 202 || (status >= 400 && status < 600)
 	if !expected || json.Unmarshal(body, &object) != nil || object == nil {
-		return reply{}, &fault{fmt.Sprintf("the answer (status %d) is not one of a Palisade server", status), true}
+		return reply{}, &fault{message: fmt.Sprintf("the answer (status %d) is not one of a Palisade server", status), unknown: true}
 	}
 	return reply{status, body}, nil
 }
@@ -119,14 +121,14 @@ func (r reply) fault() *fault {
 	message := r.message()
 	switch code := r.code(); code {
 	case "unavailable", "request_timeout", "not_leader":
-		return &fault{message, false}
+		return &fault{message: message}
 	case "unknown_outcome", "internal":
-		return &fault{message, true}
+		return &fault{message: message, unknown: true}
 	case "tokens_exhausted", "storage_full":
 		return nil
 	default:
 		if r.status >= 500 {
-			return &fault{message, true}
+			return &fault{message: message, unknown: true}
 		}
 		return nil
 	}
@@ -265,7 +267,7 @@ func readWaiters(r reply) *int {
 	return waiters
 }
 
-func broken(why string) *fault { return &fault{"a broken answer: " + why, true} }
+func broken(why string) *fault { return &fault{message: "a broken answer: " + why, unknown: true} }
 
 func isToken(n *uint64) bool  { return isNumber(n) && *n >= 1 }
 func isNumber(n *uint64) bool { return n != nil && *n <= maxToken }

@@ -20,12 +20,13 @@ type backoff struct {
 func newBackoff(until instant) *backoff { return &backoff{until: until, next: firstPause} }
 
 // pause waits after a failed attempt. When no time is left it returns the worst fault so far, as an error: unknown if
-// any of the attempts may have happened. If the context has ended it returns the context's error.
+// any of the attempts may have happened, and of those the last one that was more than silence. If the context has ended
+// it returns the context's error.
 func (b *backoff) pause(ctx context.Context, f *fault) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if b.worst == nil || !b.worst.unknown {
+	if b.worst == nil || f.unknown && !b.worst.unknown || f.unknown == b.worst.unknown && !f.silent {
 		b.worst = f
 	}
 	end := now().add(b.next)

@@ -106,7 +106,7 @@ func (t *transport) attempt(
 			received.Disown()
 		}
 		t.endpoints.failed(address)
-		return reply{}, false, &fault{address + ": " + failed.message, failed.unknown}
+		return reply{}, false, &fault{message: address + ": " + failed.message, unknown: failed.unknown}
 	}
 	return answer, t.endpoints.answered(address, answer), nil
 }
@@ -130,7 +130,7 @@ func (t *transport) failed(caller context.Context, address string, err error) *f
 	connected := !errors.As(err, &without) || without.Sent
 	if caller.Err() != nil {
 		// The caller left. That says nothing about the address.
-		return &fault{caller.Err().Error(), connected}
+		return &fault{message: caller.Err().Error(), unknown: connected}
 	}
 	t.endpoints.failed(address)
 	// The attempt's own connection is closed already. Others that are idle may be as silent, and look alive.
@@ -144,7 +144,8 @@ func (t *transport) failed(caller context.Context, address string, err error) *f
 		why = request.Err // Without the path of the request.
 	}
 	message := address + ": " + why.Error()
-	if errors.Is(err, context.DeadlineExceeded) {
+	silent := errors.Is(err, context.DeadlineExceeded)
+	if silent {
 		message = address + " did not answer in time"
 	}
 	if !connected {
@@ -157,5 +158,5 @@ func (t *transport) failed(caller context.Context, address string, err error) *f
 	if strings.HasPrefix(address, "https:") {
 		message += ended(t.tls())
 	}
-	return &fault{message, connected}
+	return &fault{message, connected, silent}
 }

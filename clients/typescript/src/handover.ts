@@ -159,6 +159,7 @@ async function firstRenewal(
       fault = new Fault("a broken answer: valid_for_ms is missing or out of range", false);
     }
     // A renewal that may have happened leaves nothing behind: the same text may be tried again.
-    await pauses.pause(new Fault((fault as Fault).message, false), signal);
+    const { message, silent } = fault as Fault;
+    await pauses.pause(new Fault(message, false, silent), signal);
   }
 }

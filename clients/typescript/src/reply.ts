@@ -18,6 +18,8 @@ export class Fault {
   constructor(
     readonly message: string,
     readonly unknown: boolean,
+    /** The time of the attempt ended. A shorter one after it has less to say. */
+    readonly silent = false,
   ) {}
 }
 

@@ -16,18 +16,23 @@ export class Backoff {
 
   /**
    * Waits after a failed attempt. When no time is left it throws the worst fault so far: unknown if any of the attempts
-   * may have happened. It throws the signal's reason if the signal has ended.
+   * may have happened, and of those the last one that was more than silence. It throws the signal's reason if the signal
+   * has ended.
    */
   async pause(fault: Fault, signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted();
-    if (this.#worst?.unknown !== true) {
+    const worst = this.#worst;
+    if (
+      worst === undefined ||
+      (fault.unknown && !worst.unknown) ||
+      (fault.unknown === worst.unknown && !fault.silent)
+    ) {
       this.#worst = fault;
     }
     const end = latest() + this.#next;
     if (end + LEAST_TIME >= this.until) {
-      throw this.#worst.unknown
-        ? new UnknownOutcome("unknown_outcome", this.#worst.message)
-        : new Unavailable("unavailable", this.#worst.message);
+      const { unknown, message } = this.#worst ?? fault;
+      throw unknown ? new UnknownOutcome("unknown_outcome", message) : new Unavailable("unavailable", message);
     }
     this.#next = Math.min(2 * this.#next, LONGEST_PAUSE);
     await sleepUntil(end, signal);

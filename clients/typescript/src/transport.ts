@@ -75,9 +75,11 @@ export class Transport {
       opened.destroy(new Error("the caller left"));
     };
     signal?.addEventListener("abort", leave, { once: true });
+    let silent = false;
     const alarm = new Alarm(
       () => until,
       () => {
+        silent = true;
         opened.destroy(new Error("no answer in time"));
       },
     );
@@ -101,7 +103,7 @@ export class Transport {
       }
       const why = `${address}: ${error instanceof Error ? error.message.trim() : String(error)}`;
       const sent = opened.sent();
-      return new Fault(why + this.way.hint(address, sent), sent);
+      return new Fault(why + this.way.hint(address, sent), sent, silent);
     } finally {
       alarm.stop();
       signal?.removeEventListener("abort", leave);

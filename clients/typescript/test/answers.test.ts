@@ -6,6 +6,8 @@ import net from "node:net";
 import { suite, test } from "node:test";
 
 import { Client, Invalid, UnknownOutcome } from "../src/index.js";
+import { Fault } from "../src/reply.js";
+import { Backoff } from "../src/retry.js";
 import { connect, listening, serve, until, type Scope } from "./servers.js";
 
 /** An answer on its way. */
@@ -349,4 +351,29 @@ test("a client that is closed lets its leases announce their loss", async (t) =>
   const [loss] = await Promise.all([lease.lost, once(lease.signal, "abort")]);
   assert.equal(loss.code, "expired");
   await assert.rejects(lease.release(), Invalid);
+});
+
+// The last attempt of a call has the least time, and may get none at all on a busy machine.
+test("a silent attempt does not hide what another one heard", async () => {
+  const says = async (...faults: Fault[]): Promise<string> => {
+    const pauses = new Backoff();
+    for (const fault of faults.slice(0, -1)) {
+      await pauses.pause(fault);
+    }
+    Object.assign(pauses, { until: 0 });
+    return await pauses.pause(faults.at(-1) as Fault).then(
+      () => "nothing",
+      (error: unknown) => (error as Error).message,
+    );
+  };
+  for (const unknown of [false, true]) {
+    const heard = ["heard first", "heard last"].map((why) => new Fault(why, unknown)) as [Fault, Fault];
+    const silent = ["silent first", "silent last"].map((why) => new Fault(why, unknown, true)) as [Fault, Fault];
+    assert.match(await says(...heard), /heard last/);
+    assert.match(await says(...silent), /silent first/);
+    assert.match(await says(heard[0], silent[0]), /heard first/);
+    assert.match(await says(silent[0], heard[1]), /heard last/);
+  }
+  // What may have happened outweighs what was heard.
+  assert.match(await says(new Fault("silent", true, true), new Fault("heard", false)), /silent/);
 });

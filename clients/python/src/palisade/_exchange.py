@@ -15,7 +15,7 @@ def believed(url: str, send: Send, status: int, body: bytes) -> Reply:
     try:
         send.check(reply)
     except Malformed as malformed:
-        raise Fault(f"{url}: a broken answer: {malformed}", unknown=True, heard=True) from None
+        raise Fault(f"{url}: a broken answer: {malformed}", unknown=True) from None
     return reply
 
 

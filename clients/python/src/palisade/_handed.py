@@ -147,7 +147,7 @@ def adopt(ref: GrantRef, until_ns: int, deadline_of: Callable[[int, int], int]) 
             if fault is None:
                 break
             # A renewal that may have happened leaves nothing behind: the same text may be tried again.
-            yield backoff.after(Fault(str(fault), unknown=False))
+            yield backoff.after(Fault(str(fault), unknown=False, silent=fault.silent))
         assert isinstance(outcome, Reply)
         if code_of(outcome) in GONE and outcome.status != 200:
             ref.unreleased.remove(lock)

@@ -63,11 +63,12 @@ class Reply:
 
 
 class Fault(Exception):
-    """No answer. `unknown`: the request may have happened. `heard`: something answered, and says more than silence."""
+    """No answer. `unknown`: the request may have happened. `silent`: the time of the attempt ended, and a shorter one
+    after it has less to say."""
 
-    def __init__(self, why: str, unknown: bool, heard: bool = False) -> None:
+    def __init__(self, why: str, unknown: bool, silent: bool = False) -> None:
         super().__init__(why)
-        self.unknown, self.heard = unknown, heard
+        self.unknown, self.silent = unknown, silent
 
 
 Outcome = Union[Reply, Fault, None]
@@ -113,13 +114,13 @@ def read_reply(status: int, body: bytes) -> Reply:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or not (status in (200, 202) or 400 <= status < 600):
-        raise Fault(f"the answer (status {status}) is not one of a Palisade server", unknown=True, heard=True)
+        raise Fault(f"the answer (status {status}) is not one of a Palisade server", unknown=True)
     reply = Reply(status, value)
     if status >= 400:
         try:
             error_of(reply)
         except Malformed as malformed:
-            raise Fault(f"a broken answer: {malformed}", unknown=True, heard=True) from None
+            raise Fault(f"a broken answer: {malformed}", unknown=True) from None
     return reply
 
 
@@ -145,7 +146,7 @@ def fault_of(outcome: Outcome) -> Optional[Fault]:
         return Fault(message, unknown=False)
     known_ends = ("tokens_exhausted", "storage_full")
     if code in ("unknown_outcome", "internal") or (outcome.status >= 500 and code not in known_ends):
-        return Fault(message, unknown=True, heard=True)
+        return Fault(message, unknown=True)
     return None
 
 
@@ -171,9 +172,10 @@ class Backoff:
         self._worst: Optional[Fault] = None
 
     def after(self, fault: Fault) -> Pause:
-        """The pause after a failed attempt; raises the worst fault so far if no time is left."""
+        """The pause after a failed attempt. If no time is left, raises the worst fault so far: unknown if any of the
+        attempts may have happened, and of those the last one that was more than silence."""
         worst = self._worst
-        if worst is None or not worst.unknown or (fault.unknown and fault.heard and not worst.heard):
+        if worst is None or fault.unknown > worst.unknown or (fault.unknown == worst.unknown and not fault.silent):
             worst = self._worst = fault
         end = now_ns() + self._next
         if end + LEAST_TIME >= self._until:

@@ -50,7 +50,7 @@ class Settings:
         """Why an attempt got no answer."""
         fault = _fault(url, error)
         ended = self._certificates.ended() if url.startswith("https:") else None
-        return fault if ended is None else Fault(f"{fault}. Perhaps because {ended}", fault.unknown)
+        return fault if ended is None else Fault(f"{fault}. Perhaps because {ended}", fault.unknown, fault.silent)
 
 
 class _Pool:
@@ -104,11 +104,12 @@ class _AsyncPool(_Pool):
 
 def _fault(url: str, error: Exception) -> Fault:
     why = f"{url}: {type(error).__name__}: {error}".rstrip(": ")
+    silent = isinstance(error, httpx.TimeoutException)
     if not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
-        return Fault(why, unknown=True)
+        return Fault(why, unknown=True, silent=silent)
     server = "a server with TLS" if url.startswith("https:") else "a server"
     advice = "start one with `palisade serve`, or name another address (PALISADE_URL)"
-    return Fault(f"{why}. Is {server} running there? If not, {advice}", unknown=False)
+    return Fault(f"{why}. Is {server} running there? If not, {advice}", unknown=False, silent=silent)
 
 
 def identity_may_be_over(url: str, status: int, code: str) -> bool:
@@ -157,7 +158,7 @@ def _owned(url: str, nonce: str, answer: httpx.Response) -> None:
     """Raises `Fault` for an answer that is not that of the request with this nonce."""
     why = foreign(nonce, answer)
     if why is not None:
-        raise Fault(f"{url}: {why}", unknown=True, heard=True)
+        raise Fault(f"{url}: {why}", unknown=True)
 
 
 class _Transport:

@@ -433,7 +433,7 @@ def _shown(authority: Authority, lock: Lock, listed: bool = False) -> dict[str, 
 
 
 def _over() -> Fault:
-    return Fault("the double did not answer in time", unknown=True)
+    return Fault("the double did not answer in time", unknown=True, silent=True)
 
 
 class Wire:

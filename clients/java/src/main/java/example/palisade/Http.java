@@ -10,6 +10,7 @@ import java.net.http.HttpConnectTimeoutException;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
+import java.net.http.HttpTimeoutException;
 import java.nio.ByteBuffer;
 import java.nio.channels.UnresolvedAddressException;
 import java.security.SecureRandom;
@@ -117,7 +118,7 @@ final class Http implements Exchange {
         } catch (TimeoutException error) {
             coming.cancel(true);
             leave(used);
-            throw new Silence(address + " did not answer in time" + ended(address), false);
+            throw new Silence(address + " did not answer in time" + ended(address), false, true);
         } catch (ExecutionException error) {
             Throwable cause = error.getCause();
             if (cause instanceof Stray) {
@@ -126,7 +127,8 @@ final class Http implements Exchange {
             boolean nothing = cause instanceof ConnectException || cause instanceof HttpConnectTimeoutException
                     || cause instanceof UnresolvedAddressException || cause instanceof SSLHandshakeException;
             String why = cause instanceof IOException && cause.getMessage() != null ? cause.getMessage() : cause.toString();
-            throw new Silence(address + ": " + why + (nothing ? advice(address) : "") + ended(address), nothing);
+            boolean late = cause instanceof HttpTimeoutException;
+            throw new Silence(address + ": " + why + (nothing ? advice(address) : "") + ended(address), nothing, late);
         }
     }
 

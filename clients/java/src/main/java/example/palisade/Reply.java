@@ -15,14 +15,23 @@ record Reply(int status, Map<String, Object> value) {
     private static final long LONGEST_MS = Duration.ofDays(4).toMillis();
     private static final Set<String> OVER = Set.of("expired", "revoked", "superseded", "not_held", "stale");
 
-    /** Why an attempt is to be repeated. {@code unknown}: it may have happened. */
+    /**
+     * Why an attempt is to be repeated. {@code unknown}: it may have happened. {@code silent}: its time ended, and a shorter
+     * one after it has less to say.
+     */
     static final class Fault extends Exception {
         private static final long serialVersionUID = 1;
         final boolean unknown;
+        final boolean silent;
 
         Fault(String message, boolean unknown) {
+            this(message, unknown, false);
+        }
+
+        Fault(String message, boolean unknown, boolean silent) {
             super(message, null, false, false);
             this.unknown = unknown;
+            this.silent = silent;
         }
     }
 

@@ -108,7 +108,7 @@ final class Transport {
 
     private Reply.Fault fault(String address, Exchange.Silence silence) {
         endpoints.failed(address);
-        return new Reply.Fault(silence.getMessage(), !silence.nothing());
+        return new Reply.Fault(silence.getMessage(), !silence.nothing(), silence.late());
     }
 
     /** Sends a request that may be sent again as it is, until there is an answer that repeating does not change. */
@@ -147,9 +147,12 @@ final class Transport {
             this.pause = pause;
         }
 
-        /** Waits after a failed attempt; throws the worst fault so far if no time is left. */
+        /**
+         * Waits after a failed attempt. If no time is left it throws the worst fault so far: unknown if any of the attempts
+         * may have happened, and of those the last one that was more than silence.
+         */
         void after(Reply.Fault fault) throws InterruptedException {
-            if (worst == null || !worst.unknown) {
+            if (worst == null || fault.unknown && !worst.unknown || fault.unknown == worst.unknown && !fault.silent) {
                 worst = fault;
             }
             long end = Clock.earliest() + next;

@@ -415,4 +415,33 @@ public final class AnswerTest {
             assertThrows(PalisadeException.class, () -> client.lock("orders"));
         }
     }
+
+    /** The last attempt of a call has the least time, and may get none at all on a busy machine. */
+    @Test
+    public void aSilentAttemptDoesNotHideWhatAnotherOneHeard() throws Exception {
+        long until = Clock.earliest() + TimeUnit.SECONDS.toNanos(3);
+        record Case(String says, Reply.Fault first, Reply.Fault last, Transport.Backoff backoff) {}
+        List<Case> cases = new ArrayList<>();
+        for (boolean unknown : new boolean[] {false, true}) {
+            Reply.Fault heard = new Reply.Fault("heard", unknown);
+            Reply.Fault silent = new Reply.Fault("silent", unknown, true);
+            Reply.Fault later = new Reply.Fault("later", unknown);
+            Reply.Fault quiet = new Reply.Fault("quiet", unknown, true);
+            cases.add(new Case("later", heard, later, new Transport.Backoff(until, instant -> {})));
+            cases.add(new Case("silent", silent, quiet, new Transport.Backoff(until, instant -> {})));
+            cases.add(new Case("heard", heard, silent, new Transport.Backoff(until, instant -> {})));
+            cases.add(new Case("heard", silent, heard, new Transport.Backoff(until, instant -> {})));
+        }
+        // What may have happened outweighs what was heard.
+        Reply.Fault silent = new Reply.Fault("silent", true, true);
+        cases.add(new Case("silent", silent, new Reply.Fault("heard", false), new Transport.Backoff(until, instant -> {})));
+        for (Case one : cases) {
+            one.backoff.after(one.first);
+        }
+        Client.sleepUntil(until);
+        for (Case one : cases) {
+            PalisadeException raised = assertThrows(PalisadeException.class, () -> one.backoff.after(one.last));
+            assertTrue(raised.getMessage().endsWith(": " + one.says), raised.getMessage());
+        }
+    }
 }

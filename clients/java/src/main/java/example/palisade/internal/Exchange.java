@@ -18,16 +18,26 @@ public interface Exchange {
     final class Silence extends Exception {
         private static final long serialVersionUID = 1;
         private final boolean nothing;
+        private final boolean late;
 
-        /** {@code nothing}: the request was certainly not carried out. */
-        public Silence(String message, boolean nothing) {
+        /**
+         * {@code nothing}: the request was certainly not carried out. {@code late}: the time of the attempt ended, and a
+         * shorter one after it has less to say.
+         */
+        public Silence(String message, boolean nothing, boolean late) {
             super(message, null, false, false);
             this.nothing = nothing;
+            this.late = late;
         }
 
         /** Whether the request was certainly not carried out. */
         public boolean nothing() {
             return nothing;
+        }
+
+        /** Whether the time of the attempt ended. */
+        public boolean late() {
+            return late;
         }
     }
 

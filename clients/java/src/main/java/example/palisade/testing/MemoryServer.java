@@ -174,7 +174,7 @@ public final class MemoryServer {
     private void awaitAnswers(long until) throws Exchange.Silence, InterruptedException {
         while (stalled) {
             if (now() >= until) {
-                throw new Exchange.Silence("the server did not answer in time", false);
+                throw new Exchange.Silence("the server did not answer in time", false, true);
             }
             waitUntil(until);
         }
@@ -285,7 +285,7 @@ public final class MemoryServer {
                 return Told.ok(new LinkedHashMap<>(Map.of("notices", told)));
             }
             if (now() >= until) {
-                throw new Exchange.Silence("the server did not answer in time", false);
+                throw new Exchange.Silence("the server did not answer in time", false, true);
             }
             waitUntil(Math.min(Math.min(ends, until), authority.nextChange()));
             authority.settle(now());
@@ -379,7 +379,7 @@ public final class MemoryServer {
                     body.put("waiting", true);
                     return new Told(202, body);
                 } else if (now >= until) {
-                    throw new Exchange.Silence("the server did not answer in time", false);
+                    throw new Exchange.Silence("the server did not answer in time", false, true);
                 } else {
                     long answers = Math.min(stalled ? until : poll, until);
                     waitUntil(Math.min(Math.min(waiter.deadline, answers), authority.nextChange()));
