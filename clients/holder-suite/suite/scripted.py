@@ -80,6 +80,10 @@ class Scripted:
             def handle_request(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 text = self.rfile.read(length)
+                if len(text) < length:
+                    # A client that was interrupted has asked nothing.
+                    self.close_connection = True
+                    return
                 nonce = self.headers.get("Palisade-Nonce")
                 body = json.loads(text or b"{}")
                 request = Request(self.command, self.path, body, now_ms(), nonce, self.number)

@@ -4,6 +4,7 @@ an error of its own parts. The control is each call without the second, right an
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any, Callable, Iterator, Optional, Union
 
 import pytest
@@ -107,3 +108,14 @@ def test_an_event_of_another_form_is_left_out(data: str, revision: str) -> None:
         assert position.line(line) is None
     assert position.line("") is None
     assert position.after == (5 if revision == "5" else None)
+
+
+def test_half_a_request_asks_nothing_of_the_scripted_server(scripted: Scripted) -> None:
+    """As from a listen that is ended while it is sent. The control is the whole of it."""
+    text = b'{"grants": []}'
+    for sent in (b"", text[:5], text):
+        with socket.create_connection(("127.0.0.1", scripted.http.server_address[1]), timeout=30) as connection:
+            connection.sendall(b"POST /v1/listen HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(text), sent))
+            connection.shutdown(socket.SHUT_WR)
+            assert bool(connection.recv(1)) == (sent == text)
+    assert [request.body for request in scripted.of("listen")] == [{"grants": []}]
