@@ -82,8 +82,8 @@ async fn one_address_has_its_share_of_waits_at_every_interface() {
     soon(async { while server.changes().await == before {} }).await;
     assert_eq!(server.status().await.waiters, 3, "its place is kept");
     assert_eq!(acquires(server, &["x/1"], 60_000, "both").await, over);
-    let http = from(1, server.addr, &wait("hold", 2)).await;
     let before = server.changes().await;
+    let http = from(1, server.addr, &wait("hold", 2)).await;
     soon(async { while server.changes().await == before {} }).await;
     assert_eq!(acquires(server, &["x/1"], 60_000, "both").await, over);
     drop(session);
