@@ -98,7 +98,7 @@ func TestASilentAttemptDoesNotHideWhatAnotherOneHeard(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	// What may have happened outweighs what was heard.
+	// An unknown outcome outweighs a certain failure.
 	if got := says(&fault{"silent", true, true}, &fault{"heard", false, false}); !strings.Contains(got, "silent") {
 		t.Error(got)
 	}

@@ -284,5 +284,5 @@ def test_a_silent_attempt_does_not_hide_what_another_one_heard(unknown: bool) ->
     assert "silent first" in says(*silent)
     assert "heard first" in says(heard[0], *silent)
     assert "heard last" in says(*silent, heard[1])
-    # What may have happened outweighs what it heard.
+    # An unknown outcome outweighs a certain failure.
     assert ("silent first" if unknown else "heard first") in says(silent[0], Fault("heard first", unknown=False))

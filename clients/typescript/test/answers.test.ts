@@ -374,6 +374,6 @@ test("a silent attempt does not hide what another one heard", async () => {
     assert.match(await says(heard[0], silent[0]), /heard first/);
     assert.match(await says(silent[0], heard[1]), /heard last/);
   }
-  // What may have happened outweighs what was heard.
+  // An unknown outcome outweighs a certain failure.
   assert.match(await says(new Fault("silent", true, true), new Fault("heard", false)), /silent/);
 });

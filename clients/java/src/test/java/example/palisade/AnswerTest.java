@@ -432,7 +432,7 @@ public final class AnswerTest {
             cases.add(new Case("heard", heard, silent, new Transport.Backoff(until, instant -> {})));
             cases.add(new Case("heard", silent, heard, new Transport.Backoff(until, instant -> {})));
         }
-        // What may have happened outweighs what was heard.
+        // An unknown outcome outweighs a certain failure.
         Reply.Fault silent = new Reply.Fault("silent", true, true);
         cases.add(new Case("silent", silent, new Reply.Fault("heard", false), new Transport.Backoff(until, instant -> {})));
         for (Case one : cases) {
