@@ -1,31 +1,30 @@
 //! The bytes of the file, under a format number of the whole: rows (postcard), pages of rows, and runs of their places.
 
 use postcard::ser_flavors::Flavor;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// The format of the file. A file of another one is begun anew: it holds nothing but the past.
 pub(crate) const FORMAT: u64 = 1;
 
 pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
-    encode_into(Vec::new(), value)
-}
-
-/// The same, in the memory of an earlier one.
-pub(crate) fn encode_into(mut bytes: Vec<u8>, value: &impl Serialize) -> Vec<u8> {
-    bytes.clear();
-    // Writing to memory fails only for types without a known length, and there are none.
-    let Ok(bytes) = postcard::serialize_with_flavor(value, PostcardBytes(bytes)) else {
-        unreachable!("a row has a part without a known length")
-    };
+    let mut bytes = Vec::new();
+    encode_behind(&mut bytes, value);
     bytes
 }
 
-/// The output of postcard.
-struct PostcardBytes(Vec<u8>);
+/// Appends a value.
+pub(crate) fn encode_behind(bytes: &mut Vec<u8>, value: &impl Serialize) {
+    // Writing to memory fails only for types without a known length, and there are none.
+    let Ok(()) = postcard::serialize_with_flavor(value, PostcardBytes(bytes)) else {
+        unreachable!("a row has a part without a known length")
+    };
+}
 
-impl Flavor for PostcardBytes {
-    type Output = Vec<u8>;
+/// The output of postcard.
+struct PostcardBytes<'a>(&'a mut Vec<u8>);
+
+impl Flavor for PostcardBytes<'_> {
+    type Output = ();
 
     fn try_extend(&mut self, more: &[u8]) -> postcard::Result<()> {
         self.0.extend_from_slice(more);
@@ -37,14 +36,22 @@ impl Flavor for PostcardBytes {
         Ok(())
     }
 
-    fn finalize(self) -> postcard::Result<Vec<u8>> {
-        Ok(self.0)
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
     }
 }
 
 /// `None`: not of this format.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     postcard::from_bytes(bytes).ok()
+}
+
+/// Decodes what this process encoded, or the first part of it.
+pub(crate) fn decoded<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> T {
+    let Ok((value, _)) = postcard::take_from_bytes(bytes) else {
+        unreachable!("a row that was encoded here cannot be decoded")
+    };
+    value
 }
 
 /// Appends a number, seven bits to a byte, the lowest first; the top bit says that more follow.

@@ -3,18 +3,18 @@
 //! The store pays for each key, whatever its value. So a page has as many grants as fit into 16 KiB, in the
 //! order of their ends, and the index has one run for many grants of a lock. Neither pages nor runs overlap.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
+use foldhash::fast::RandomState;
 use redb::{
     AccessGuard, ReadableTable, ReadableTableMetadata as _, Table, TableDefinition,
     WriteTransaction,
 };
 
-use crate::codec::{
-    EndPlace, FRAME, Rows, decode, encode, encode_into, encode_run, last_of, push_row, run,
-};
+use crate::codec::{EndPlace, FRAME, Rows, decode, encode, encode_run, last_of, push_row, run};
 use crate::ledger::{Bounds, Error, LATE, REFUSED};
+use crate::pending::ENDS;
 use crate::row::Row;
 
 /// Pages of grants that ended, by the revision of their first end.
@@ -95,12 +95,10 @@ pub(crate) struct Ended<'t> {
     by_lock: Table<'t, RunKey, &'static [u8]>,
     /// The page that is being filled: its key, its last revision, its bytes.
     page: Option<(u64, u64, Vec<u8>)>,
-    /// A row in bytes.
-    encoded: Vec<u8>,
 }
 
 /// The places of rows, by their locks.
-pub(crate) type PlacesByLock<'a> = BTreeMap<&'a str, Vec<EndPlace>>;
+pub(crate) type PlacesByLock<'a> = HashMap<&'a str, Vec<EndPlace>, RandomState>;
 
 impl<'t> Ended<'t> {
     pub(crate) fn open(write: &'t WriteTransaction, size: Size) -> Result<Ended<'t>, Error> {
@@ -109,28 +107,24 @@ impl<'t> Ended<'t> {
             ended: write.open_table(ENDED)?,
             by_lock: write.open_table(BY_LOCK)?,
             page: None,
-            encoded: Vec::new(),
         })
     }
 
-    /// Adds a row behind all others. [`flush`](Ended::flush) has to follow.
-    pub(crate) fn push(&mut self, revision: u64, row: &Row) -> Result<(), Error> {
+    /// Adds a row of this lock behind all others. [`flush`](Ended::flush) has to follow.
+    pub(crate) fn push(&mut self, revision: u64, lock: &str, row: &[u8]) -> Result<(), Error> {
         if self.page.is_none()
             && let Some((key, page)) = self.ended.last()?
         {
             let (key, page) = (key.value(), page.value());
             self.page = Some((key, last_of(key, page), page.to_vec()));
         }
-        let encoded = encode_into(std::mem::take(&mut self.encoded), row);
-        self.count(row, &encoded);
-        self.append(revision, &encoded)?;
-        self.encoded = encoded;
-        Ok(())
+        self.count(lock, row);
+        self.append(revision, row)
     }
 
-    fn count(&mut self, row: &Row, encoded: &[u8]) {
+    fn count(&mut self, lock: &str, row: &[u8]) {
         self.size.rows += 1;
-        self.size.bytes += cost(&row.lock, encoded);
+        self.size.bytes += cost(lock, row);
     }
 
     fn append(&mut self, revision: u64, row: &[u8]) -> Result<(), Error> {
@@ -155,6 +149,8 @@ impl<'t> Ended<'t> {
     /// Writes the rest of the rows that were pushed, and the index of all of them.
     pub(crate) fn flush(&mut self, places: PlacesByLock<'_>) -> Result<(), Error> {
         self.write_page()?;
+        let mut places: Vec<_> = places.into_iter().collect();
+        places.sort_unstable_by_key(|(lock, _)| *lock);
         for (lock, mut places) in places {
             places.sort_unstable();
             self.index(lock, &places)?;
@@ -247,7 +243,7 @@ impl<'t> Ended<'t> {
     /// Adds rows whose ends have no known revision: each goes to the first free one from `place` back. There are enough,
     /// because no end has the revision at which a grant began. Returns the next place.
     pub(crate) fn push_back(&mut self, mut place: u64, rows: &[Row]) -> Result<u64, Error> {
-        let mut places = PlacesByLock::new();
+        let mut places = PlacesByLock::default();
         let mut rows = rows.iter().peekable();
         while place > 0 && rows.peek().is_some() {
             let page = self.ended.range(..=place)?.next_back().transpose()?;
@@ -259,9 +255,9 @@ impl<'t> Ended<'t> {
                 if taken.binary_search_by_key(&place, |(at, _)| *at).is_err() {
                     let Some(row) = rows.next() else { break };
                     let encoded = encode(row);
-                    self.count(row, &encoded);
+                    self.count(&row.lock, &encoded);
                     added.push((place, encoded));
-                    note(&mut places, row, place);
+                    note(&mut places, &row.lock, (row.token, place));
                 }
                 place -= 1;
             }
@@ -329,9 +325,9 @@ impl<'t> Ended<'t> {
         self.size.rows = self.size.rows.saturating_sub(removed.len() as u64);
         let mut refused = write.open_table(REFUSED)?;
         let mut by_number = write.open_table(LATE)?;
-        let mut of_locks = PlacesByLock::new();
+        let mut of_locks = PlacesByLock::default();
         for (lock, place) in &removed {
-            of_locks.entry(lock).or_default().push(*place);
+            note(&mut of_locks, lock, *place);
         }
         for (lock, mut places) in of_locks {
             places.sort_unstable();
@@ -358,9 +354,8 @@ impl<'t> Ended<'t> {
 }
 
 /// Notes the place of a row for [`Ended::flush`].
-pub(crate) fn note<'a>(places: &mut PlacesByLock<'a>, row: &'a Row, revision: u64) {
-    let of_lock = places.entry(row.lock.as_str()).or_default();
-    of_lock.push((row.token, revision));
+pub(crate) fn note<'a>(places: &mut PlacesByLock<'a>, lock: &'a str, place: EndPlace) {
+    places.entry(lock).or_default().push(place);
 }
 
 /// The bytes that a row counts for: itself, its key and its place under its lock.
@@ -374,5 +369,5 @@ const PAGE: usize = 16_360;
 /// Grants in a run of the index.
 const RUN: usize = 128;
 
-/// Rows that one commit removes: more than one adds.
-const TRIMMED_AT_ONCE: usize = 40_000;
+/// Rows that one commit removes: more than it adds.
+const TRIMMED_AT_ONCE: usize = ENDS;

@@ -14,11 +14,11 @@ use redb::{
     TableDefinition, TableHandle as _, WriteTransaction,
 };
 
-use crate::codec::{FORMAT, decode, encode};
+use crate::codec::{FORMAT, decode, decoded, encode};
 use crate::ended::{BY_LOCK, ENDED, Ended, PlacesByLock, Size, cost, note, places};
 use crate::pending::PendingRows;
 use crate::reader::Reader;
-use crate::row::{End, Gap, GapReason, How, LateRefusal, Row};
+use crate::row::{End, Gap, GapReason, How, LateRefusal, Row, RowHead};
 
 /// Grants that last, by lock and number.
 pub(crate) const OPEN: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("open");
@@ -206,7 +206,7 @@ impl Ledger {
         self.size.bytes
     }
 
-    /// Whether as much waits in memory as should: 20,000 rows, or 16 MiB.
+    /// Whether as much waits in memory as should: 16 MiB.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.pending.is_full()
@@ -215,7 +215,7 @@ impl Ledger {
     /// Whether a commit would change the file.
     #[must_use]
     pub fn has_news(&self) -> bool {
-        self.pending.rows() > 0 || !self.gaps.is_empty()
+        !self.pending.is_empty() || !self.gaps.is_empty()
     }
 
     /// Whether all that was taken survives a crash of the machine.
@@ -294,24 +294,30 @@ impl Ledger {
             open.insert(key, encode(&row).as_slice())?;
         }
         let mut ended = Ended::open(write, self.size)?;
-        let mut places = PlacesByLock::new();
-        for (revision, row, was_taken) in &self.pending.ended {
-            let begun = if *was_taken {
+        let mut places = PlacesByLock::default();
+        for (end, row) in self.pending.ended() {
+            let RowHead { grant, token, lock } = RowHead::of(row);
+            let begun = if end.is_whole {
                 None
             } else {
-                let begun = open.remove((row.lock.as_str(), row.grant))?;
-                begun.and_then(|value| decode::<Row>(value.value()))
+                row_at(open.remove((lock, grant))?)
             };
-            let whole = begun.map(|begun| Row {
-                end: row.end.clone(),
-                ..begun
-            });
-            ended.push(*revision, whole.as_ref().unwrap_or(row))?;
-            note(&mut places, row, *revision);
+            match begun {
+                Some(begun) => {
+                    let end_of = decoded::<Row<&str>>(row).end;
+                    let whole = Row {
+                        end: end_of,
+                        ..begun
+                    };
+                    ended.push(end.revision, lock, &encode(&whole))?;
+                }
+                None => ended.push(end.revision, lock, row)?,
+            }
+            note(&mut places, lock, (token, end.revision));
         }
         ended.flush(places)?;
-        for ((lock, grant), row) in &self.pending.begun {
-            open.insert((lock.as_str(), *grant), encode(row).as_slice())?;
+        for (head, row) in self.pending.lasting() {
+            open.insert((head.lock, head.grant), row)?;
         }
         ended.trim(write, self.bounds, now_ms)?;
         Ok(ended.size)

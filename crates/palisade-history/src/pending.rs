@@ -1,27 +1,44 @@
-//! Rows that were taken and are not yet committed.
+//! Changes that were taken and are not yet committed.
+//!
+//! Rows wait as bytes: an event's texts are shared with the machine's thread, and each copy or drop of a share would slow
+//! both threads down.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
-use palisade_core::{Change, Ending, Event, LockName};
+use foldhash::fast::RandomState;
+use palisade_core::{Change, Ending, Event};
 
-use crate::row::{End, How, Row, number};
+use crate::codec::{FRAME, Rows, decoded, encode_behind, push_row};
+use crate::row::{End, How, Row, RowHead, end_last, number};
 
-/// A grant: its lock and its number. The locks of a set share a number.
-pub(crate) type Key = (LockName, u64);
-
-/// Rows and changes of rows, in memory.
+/// Changes, in memory.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRows {
-    /// Grants that began since the last commit and last.
-    pub(crate) begun: BTreeMap<Key, Row>,
-    /// Metadata of grants that began before it.
-    pub(crate) said: BTreeMap<Key, Option<String>>,
-    /// Grants that ended since, by the revision of their end. `true`: the grant itself was taken since, too.
-    pub(crate) ended: Vec<(u64, Row, bool)>,
+    /// Grants that began since the last commit and last, by their number: a page for each, because the locks of a set share
+    /// one.
+    begun: HashMap<u64, Vec<u8>, RandomState>,
+    /// Metadata of grants that began before it, by lock and number.
+    pub(crate) said: HashMap<(String, u64), Option<String>, RandomState>,
+    /// Grants that ended since, in the order of their ends.
+    ends: Vec<TakenEnd>,
+    /// Their rows, one behind the other.
+    rows: Vec<u8>,
     /// The last revision taken.
     pub(crate) last: u64,
     /// The memory of all that, at most.
     bytes: usize,
+    /// A row.
+    row: Vec<u8>,
+}
+
+/// A grant that ended.
+#[derive(Debug)]
+pub(crate) struct TakenEnd {
+    pub(crate) revision: u64,
+    /// The grant itself was taken since the last commit, too. Else the row has only what its end says.
+    pub(crate) is_whole: bool,
+    /// The length of its row.
+    length: usize,
 }
 
 impl PendingRows {
@@ -40,35 +57,16 @@ impl PendingRows {
                 continue;
             }
             self.last = event.revision;
-            let key = || (event.lock.clone(), number(event));
             match &event.change {
-                Change::Granted { .. } => {
-                    let row = Row::of(event);
-                    self.bytes += bytes_of(&row);
-                    self.begun.insert(key(), row);
-                }
-                Change::Proclaimed => {
-                    let said = event.detail.metadata.as_deref().map(str::to_owned);
-                    self.bytes += OVERHEAD + said.as_ref().map_or(0, String::len);
-                    match self.begun.get_mut(&key()) {
-                        Some(row) => row.metadata = said,
-                        None => drop(self.said.insert(key(), said)),
-                    }
-                }
+                Change::Granted { .. } => self.begin(number(event), &Row::of(event)),
+                Change::Proclaimed => self.say(event),
                 Change::Ended {
                     how,
                     reason,
                     delayed,
                 } => {
-                    let begun = self.begun.remove(&key());
-                    let was_taken = begun.is_some();
-                    let mut row = begun.unwrap_or_else(|| Row::of(event));
-                    self.bytes += reason.as_ref().map_or(0, |reason| reason.len());
-                    if !was_taken {
-                        self.bytes += bytes_of(&row);
-                    }
                     let unrenewed = event.detail.unrenewed.as_millis();
-                    row.end = Some(End {
+                    let end = End {
                         at_ms: event.wall.0,
                         renewed_ms: event.wall.0.saturating_sub(unrenewed),
                         how: How::from(*how),
@@ -78,8 +76,8 @@ impl PendingRows {
                             .then(|| successor(event, &batch[at + 1..]))
                             .flatten(),
                         closed_ms: delayed.map(|span| span.as_millis()),
-                    });
-                    self.ended.push((event.revision, row, was_taken));
+                    };
+                    self.end(event, &end);
                 }
                 // No grant.
                 Change::Opened { .. } => {}
@@ -87,35 +85,123 @@ impl PendingRows {
         }
     }
 
-    /// How many rows a commit would write.
-    pub(crate) fn rows(&self) -> usize {
-        self.begun.len() + self.said.len() + self.ended.len()
+    fn begin(&mut self, grant: u64, row: &Row<&str>) {
+        self.row.clear();
+        encode_behind(&mut self.row, row);
+        self.bytes += OVERHEAD + self.row.len();
+        let page = self.begun.entry(grant).or_default();
+        page.reserve_exact(FRAME + self.row.len());
+        push_row(page, 0, &self.row);
+    }
+
+    /// Moves the row of a grant that lasts from its page to `row`. `false`: it began before the last commit.
+    fn take_begun(&mut self, lock: &str, grant: u64) -> bool {
+        self.row.clear();
+        let Some(page) = self.begun.remove(&grant) else {
+            return false;
+        };
+        let mut others = Vec::new();
+        for (_, row) in Rows::of(0, &page) {
+            if RowHead::of(row).lock == lock {
+                self.row.extend_from_slice(row);
+            } else {
+                push_row(&mut others, 0, row);
+            }
+        }
+        if !others.is_empty() {
+            self.begun.insert(grant, others);
+        }
+        let is_here = !self.row.is_empty();
+        if is_here {
+            self.bytes -= OVERHEAD + self.row.len();
+        }
+        is_here
+    }
+
+    fn say(&mut self, event: &Event) {
+        let (lock, grant) = (event.lock.as_str(), number(event));
+        let said = event.detail.metadata.as_deref().map(str::to_owned);
+        if self.take_begun(lock, grant) {
+            let row = std::mem::take(&mut self.row);
+            let begun: Row<&str> = decoded(&row);
+            self.begin(
+                grant,
+                &Row {
+                    metadata: said.as_deref(),
+                    ..begun
+                },
+            );
+        } else {
+            self.bytes += OVERHEAD + lock.len() + said.as_ref().map_or(0, String::len);
+            self.said.insert((lock.to_owned(), grant), said);
+        }
+    }
+
+    fn end(&mut self, event: &Event, end: &End) {
+        let is_whole = self.take_begun(&event.lock, number(event));
+        if !is_whole {
+            encode_behind(&mut self.row, &Row::of(event));
+        }
+        let before = self.rows.len();
+        self.rows.extend_from_slice(&self.row);
+        end_last(&mut self.rows, end);
+        let length = self.rows.len() - before;
+        // Vectors have up to twice the memory that they need.
+        self.bytes += 2 * (size_of::<TakenEnd>() + length);
+        self.ends.push(TakenEnd {
+            revision: event.revision,
+            is_whole,
+            length,
+        });
+    }
+
+    /// The rows of grants that began since the last commit and last, by lock and number.
+    pub(crate) fn lasting(&self) -> Vec<(RowHead<'_>, &[u8])> {
+        let mut rows: Vec<_> = self.begun().map(|row| (RowHead::of(row), row)).collect();
+        rows.sort_unstable_by_key(|(head, _)| (head.lock, head.grant));
+        rows
+    }
+
+    fn begun(&self) -> impl Iterator<Item = &[u8]> {
+        let pages = self.begun.values();
+        pages.flat_map(|page| Rows::of(0, page).map(|(_, row)| row))
+    }
+
+    /// Grants that ended since the last commit, in the order of their ends, with their rows.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = (&TakenEnd, &[u8])> {
+        let mut rest = self.rows.as_slice();
+        self.ends.iter().map(move |end| {
+            let (row, others) = rest.split_at(end.length);
+            rest = others;
+            (end, row)
+        })
+    }
+
+    /// Whether there is nothing to commit.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.begun.is_empty() && self.said.is_empty() && self.ends.is_empty()
     }
 
     /// Whether a grant of this lock and token is here.
     pub(crate) fn knows(&self, lock: &str, token: u64) -> bool {
-        let is_it = |row: &Row| row.lock == lock && row.token == token;
-        self.begun.values().any(is_it) || self.ended.iter().any(|(_, row, _)| is_it(row))
+        let rows = self.begun().chain(self.ended().map(|(_, row)| row));
+        let mut heads = rows.map(RowHead::of);
+        heads.any(|head| head.token == token && head.lock == lock)
     }
 
     /// Whether it is time for a commit, so that the memory stays within bounds.
     pub(crate) fn is_full(&self) -> bool {
-        self.rows() >= ROWS || self.bytes >= BYTES
+        self.bytes >= BYTES
     }
 
-    /// Forgets the rows.
+    /// Forgets everything but the last revision.
     pub(crate) fn clear(&mut self) {
         self.begun.clear();
         self.said.clear();
-        self.ended.clear();
+        self.ends.clear();
+        self.rows.clear();
         self.bytes = 0;
     }
-}
-
-/// The memory of a row and of its key.
-fn bytes_of(row: &Row) -> usize {
-    let metadata = row.metadata.as_ref().map_or(0, String::len);
-    OVERHEAD + row.lock.len() + row.client.len() + metadata
 }
 
 /// The token of the grant that supersedes; it is made in the same entry of the log.
@@ -127,9 +213,12 @@ fn successor(event: &Event, later: &[Event]) -> Option<u64> {
     later.iter().find(succeeds).map(|next| next.token.get())
 }
 
-/// The memory of a row beside its texts: itself, its key, its place in a map, and what the allocator adds.
-const OVERHEAD: usize = 2 * size_of::<Row>();
+/// The memory of a grant that lasts, beside its row: its place in a table that has up to twice the memory that it needs, and
+/// what the allocator adds.
+const OVERHEAD: usize = 2 * size_of::<((String, u64), Option<String>)>() + 64;
 
-/// Rows, and their bytes, that wait for a commit.
-pub(crate) const ROWS: usize = 20_000;
+/// The memory that waits for a commit.
 pub(crate) const BYTES: usize = 16 << 20;
+
+/// Grants that end between two commits, at most: a row has more bytes than that.
+pub(crate) const ENDS: usize = BYTES / (2 * (size_of::<TakenEnd>() + 40));

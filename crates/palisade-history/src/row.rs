@@ -3,34 +3,51 @@
 use palisade_core::{Change, Ending, Event};
 use serde::{Deserialize, Serialize};
 
+use crate::codec::{decoded, encode_behind};
+
 /// One grant. All times are readings of the authority's wall clock, in milliseconds since 1970 (UTC), for people: that
-/// clock can be set back.
+/// clock can be set back. `T` is a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Row {
+pub struct Row<T = String> {
     /// The number that names the grant: of an exclusive grant its fencing token.
     pub grant: u64,
     /// The fencing token; all readers of a phase have the same.
     pub token: u64,
     /// The lock.
-    pub lock: String,
+    pub lock: T,
     /// How it was held.
     pub mode: HoldMode,
     /// The slots of a semaphore, a bit for each.
     pub slots: u64,
     /// The client id.
-    pub client: String,
+    pub client: T,
     /// The principal that asked for it, as the log stores it.
     pub principal: [u8; 16],
     /// The holder's latest text about itself.
-    pub metadata: Option<String>,
+    pub metadata: Option<T>,
     /// The lease's time to live at the grant; none if the grant itself was not seen.
     pub ttl_ms: Option<u32>,
     /// How long the request had waited; none if the grant itself was not seen.
     pub waited_ms: Option<u64>,
     /// When it was granted.
     pub granted_ms: u64,
-    /// How it ended; none while it lasts.
+    /// How it ended; none while it lasts. It is the last part, so a row gets its end as bytes, too.
     pub end: Option<End>,
+}
+
+/// The first parts of a row.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct RowHead<'a> {
+    pub(crate) grant: u64,
+    pub(crate) token: u64,
+    pub(crate) lock: &'a str,
+}
+
+impl RowHead<'_> {
+    /// Of a row that this process encoded.
+    pub(crate) fn of(row: &[u8]) -> RowHead<'_> {
+        decoded(row)
+    }
 }
 
 /// How a lock is held.
@@ -151,9 +168,9 @@ pub enum GapReason {
     Restored,
 }
 
-impl Row {
+impl<'a> Row<&'a str> {
     /// The grant that an event is about, as far as the event knows it.
-    pub(crate) fn of(event: &Event) -> Row {
+    pub(crate) fn of(event: &'a Event) -> Row<&'a str> {
         let mode = match (event.shared, event.slots.is_empty()) {
             (Some(_), _) => HoldMode::Shared,
             (None, true) => HoldMode::Exclusive,
@@ -168,18 +185,25 @@ impl Row {
         Row {
             grant: number(event),
             token: event.token.get(),
-            lock: event.lock.as_str().to_owned(),
+            lock: event.lock.as_str(),
             mode,
             slots: event.slots.bits(),
-            client: event.client.as_deref().unwrap_or_default().to_owned(),
+            client: event.client.as_deref().unwrap_or_default(),
             principal: event.by.to_bytes(),
-            metadata: event.detail.metadata.as_deref().map(str::to_owned),
+            metadata: event.detail.metadata.as_deref(),
             ttl_ms,
             waited_ms,
             granted_ms: event.wall.0.saturating_sub(event.held.as_millis()),
             end: None,
         }
     }
+}
+
+/// Gives the row at the end of these bytes, which has no end, an end.
+pub(crate) fn end_last(rows: &mut Vec<u8>, end: &End) {
+    let none = rows.pop();
+    assert_eq!(none, Some(0), "a row that ended ends");
+    encode_behind(rows, &Some(end));
 }
 
 /// The number that names the grant of an event.

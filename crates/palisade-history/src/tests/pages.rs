@@ -99,10 +99,10 @@ impl Twin {
         self.last += self.below(40);
         let write = self.db.begin_write().unwrap();
         let mut ended = Ended::open(&write, self.size).unwrap();
-        let mut places = PlacesByLock::new();
+        let mut places = PlacesByLock::default();
         for (revision, row) in &rows {
-            ended.push(*revision, row).unwrap();
-            note(&mut places, row, *revision);
+            ended.push(*revision, &row.lock, &encode(row)).unwrap();
+            note(&mut places, &row.lock, (row.token, *revision));
         }
         ended.flush(places).unwrap();
         ended.trim(&write, bounds, self.last).unwrap();
