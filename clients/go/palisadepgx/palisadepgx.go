@@ -44,7 +44,7 @@ func Transact(ctx context.Context, db Beginner, resource string, holder fence.Ho
 	return TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
 }
 
-// TransactAll is as Transact, for several resources: it claims all of them or none.
+// TransactAll is like Transact, for several resources: it claims all of them or none.
 func TransactAll(ctx context.Context, db Beginner, holders map[string]fence.Holder, work func(pgx.Tx) error) error {
 	if db == nil || work == nil {
 		return errors.New("palisade: the pool or the work is nil: a *pgxpool.Pool and a function are needed")

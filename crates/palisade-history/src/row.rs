@@ -160,7 +160,7 @@ pub enum GapReason {
     New,
     /// The history missed them, and the log no longer has them: a snapshot took their place.
     LogDropped,
-    /// More came than the history could follow.
+    /// More came than the history could follow, and it has not read them from the log yet.
     TooFast,
     /// The history's disk took nothing, and the log no longer has them.
     Unwritable,

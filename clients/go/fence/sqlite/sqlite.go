@@ -56,7 +56,7 @@ func Transact(ctx context.Context, db *sql.DB, resource string, holder fence.Hol
 	return guard.Transact(ctx, db, resource, holder, work)
 }
 
-// TransactAll is as Transact, for several resources: it claims all of them or none.
+// TransactAll is like Transact, for several resources: it claims all of them or none.
 func TransactAll(ctx context.Context, db *sql.DB, holders map[string]fence.Holder, work func(*sql.Tx) error) error {
 	return guard.TransactAll(ctx, db, holders, work)
 }
@@ -104,14 +104,14 @@ func Record(
 	return nil
 }
 
-// Transact is as the function of that name, under the guard's rule.
+// Transact is like the package's Transact, under the guard's rule.
 func (g Guard) Transact(
 	ctx context.Context, db *sql.DB, resource string, holder fence.Holder, work func(*sql.Tx) error,
 ) error {
 	return g.TransactAll(ctx, db, map[string]fence.Holder{resource: holder}, work)
 }
 
-// TransactAll is as the function of that name, under the guard's rule.
+// TransactAll is like the package's TransactAll, under the guard's rule.
 func (g Guard) TransactAll(
 	ctx context.Context, db *sql.DB, holders map[string]fence.Holder, work func(*sql.Tx) error,
 ) error {
@@ -119,12 +119,12 @@ func (g Guard) TransactAll(
 	return guardrow.Transact(ctx, db, claim, work)
 }
 
-// Claim is as the function of that name, under the guard's rule.
+// Claim is like the package's Claim, under the guard's rule.
 func (g Guard) Claim(ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder) error {
 	return g.ClaimAll(ctx, tx, map[string]fence.Holder{resource: holder})
 }
 
-// ClaimAll is as the function of that name, under the guard's rule.
+// ClaimAll is like the package's ClaimAll, under the guard's rule.
 func (g Guard) ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder) error {
 	_, err := g.judge(ctx, tx, holders, fence.Operation{Kind: fence.KindClaim})
 	return err

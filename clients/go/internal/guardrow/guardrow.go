@@ -60,7 +60,7 @@ func Transact(ctx context.Context, db *sql.DB, claim, work func(*sql.Tx) error) 
 	return TransactWith(ctx, db, nil, claim, work)
 }
 
-// TransactWith is as Transact, with options.
+// TransactWith is like Transact, with options.
 func TransactWith(
 	ctx context.Context, db *sql.DB, options *sql.TxOptions, claim, work func(*sql.Tx) error,
 ) error {

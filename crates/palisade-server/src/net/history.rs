@@ -9,7 +9,8 @@
 //!
 //! No answer of the authority waits for it. The thread is handed one round of events at a time, so what it cannot take
 //! stays in the ring. It reads from the log what it missed: while the server was away, while events came too fast, while
-//! its disk took nothing. Changes that the log no longer has are a gap. It leaves room on the disk, which may be the log's.
+//! its disk took nothing. Each time it replays the log, so it does that seldom, and says meanwhile what it left out. Changes
+//! that the log no longer has are a gap. It leaves room on the disk, which may be the log's.
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
@@ -20,7 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade_core::{Event, Machine};
-use palisade_history::{Bounds, GapReason, LateRefusal, Ledger, LedgerOwner, Page, Query, Reader};
+use palisade_history::{
+    Bounds, Gap, GapReason, LateRefusal, Ledger, LedgerOwner, Page, Query, Reader,
+};
 use palisade_pipeline::clock::{boottime, wall};
 use palisade_pipeline::replay::Told;
 use palisade_pipeline::{Handle, Identity};
@@ -47,6 +50,8 @@ struct Shared {
     seen: AtomicU64,
     /// While the file is open.
     reader: Mutex<Option<Reader>>,
+    /// The first and the last revision of what is to be read from the log later.
+    left: Mutex<Option<(u64, u64)>>,
     unwritable: AtomicBool,
     recorded: AtomicU64,
     /// The same by the first part of the lock's name, for a bounded number of them.
@@ -197,7 +202,14 @@ impl History {
                 "the history is being opened; ask again in a moment"
             }));
         };
-        let read = tokio::task::spawn_blocking(move || reader.page(&query, limit));
+        let left = query.after.is_none().then(|| *open.shared.left()).flatten();
+        let read = tokio::task::spawn_blocking(move || {
+            let mut page = reader.page(&query, limit);
+            if let Ok(page) = &mut page {
+                page.gaps.extend(left.map(too_fast));
+            }
+            page
+        });
         match read.await {
             Ok(Ok(page)) => Ok(page),
             Ok(Err(error)) => {
@@ -286,8 +298,22 @@ impl Shared {
         *counts.entry(prefix.to_owned()).or_default() += 1;
     }
 
-    fn reader(&self) -> std::sync::MutexGuard<'_, Option<Reader>> {
+    fn reader(&self) -> MutexGuard<'_, Option<Reader>> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What was left out, until it is read from the log.
+fn too_fast((from, to): (u64, u64)) -> Gap {
+    Gap {
+        from,
+        to,
+        found_ms: wall().0,
+        why: GapReason::TooFast,
     }
 }
 
@@ -349,6 +375,7 @@ impl Writer {
             self.gap = GapReason::Restored;
         }
         *self.shared.reader() = Some(ledger.reader());
+        *self.shared.left() = None;
         let (mut committed, mut synced) = (now(), now());
         // Since when there is something to sync.
         let mut changed = None;
@@ -381,8 +408,13 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => over = Some(None),
             }
-            if ledger.has_doubt() && self.refill.is_over() {
-                self.refill(&mut ledger)?;
+            if self.refill.is_over() {
+                let left = *self.shared.left();
+                if let Some((_, upto)) = left {
+                    self.reach(&mut ledger, upto)?;
+                } else if ledger.has_doubt() {
+                    self.refill(&mut ledger)?;
+                }
             }
             // The log does not have them, so they are on the disk before their reporters hear so.
             let kept = !reported.is_empty() && since(synced) >= REPORTS_EVERY;
@@ -422,31 +454,51 @@ impl Writer {
         from: u64,
         batches: &[Arc<[Event]>],
     ) -> Result<(), Closed> {
-        self.reach(ledger, from)?;
-        for batch in batches {
-            let later = batch.iter().find(|event| event.revision > ledger.last());
-            if let Some(first) = later {
-                self.reach(ledger, first.revision - 1)?;
-            }
-            ledger.take(batch, self.gap, wall().0);
+        if self.take_now(ledger, from, batches)? {
+            // A later gap has another reason than the start.
+            self.gap = GapReason::LogDropped;
+        } else {
+            let last = batches.last().and_then(|batch| batch.last());
+            let upto = last.map_or(from, |last| last.revision);
+            *self.shared.left() = Some((ledger.last() + 1, upto));
         }
-        // A later gap has another reason than the start.
-        self.gap = GapReason::LogDropped;
         Ok(())
     }
 
-    /// Takes what is missing up to this revision from the log; what the log does not have is a gap.
-    fn reach(&mut self, ledger: &mut Ledger, revision: u64) -> Result<(), Closed> {
-        if ledger.last() >= revision {
-            return Ok(());
+    /// `false`: not all, because something before them is missing, and the log was read a moment ago.
+    fn take_now(
+        &mut self,
+        ledger: &mut Ledger,
+        from: u64,
+        batches: &[Arc<[Event]>],
+    ) -> Result<bool, Closed> {
+        if !self.reach(ledger, from)? {
+            return Ok(false);
         }
-        let why = if self.refill.is_over() {
-            self.refill(ledger)?
-        } else {
-            GapReason::TooFast
-        };
-        self.miss(ledger, revision, why);
-        Ok(())
+        for batch in batches {
+            let later = batch.iter().find(|event| event.revision > ledger.last());
+            if let Some(first) = later
+                && !self.reach(ledger, first.revision - 1)?
+            {
+                return Ok(false);
+            }
+            ledger.take(batch, self.gap, wall().0);
+        }
+        Ok(true)
+    }
+
+    /// Takes what is missing up to this revision from the log; what the log does not have is a gap. `false`: not yet.
+    fn reach(&mut self, ledger: &mut Ledger, revision: u64) -> Result<bool, Closed> {
+        if ledger.last() < revision {
+            if !self.refill.is_over() {
+                return Ok(false);
+            }
+            let why = self.refill(ledger)?;
+            self.miss(ledger, revision, why);
+        }
+        let mut left = self.shared.left();
+        left.take_if(|(_, upto)| *upto <= ledger.last());
+        Ok(true)
     }
 
     fn miss(&self, ledger: &mut Ledger, upto: u64, why: GapReason) {
@@ -679,3 +731,95 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// How long the end of the server waits for the history's disk.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use palisade_core::{
+        Acquire, ClientId, Command, Effect, Entry, LeaseKey, LockName, Principal, RequestId,
+        Timestamp, Ttl, Under, WallTime,
+    };
+
+    use super::*;
+
+    fn granted(revision: u64) -> Arc<[Event]> {
+        let mut machine = Machine::new(1);
+        let mut effects = Vec::new();
+        for n in 1..=revision {
+            let id = u128::from(n).to_be_bytes();
+            let under = Under::New {
+                key: LeaseKey::from_bytes(id),
+                ttl: Ttl::from_millis(1_000).unwrap(),
+            };
+            let entry = Entry {
+                at: Timestamp::ZERO,
+                wall: WallTime(n),
+                by: Principal::ANONYMOUS,
+                command: Command::Acquire(Acquire::new(
+                    LockName::new(&format!("lock/{n}")).unwrap(),
+                    ClientId::new("x").unwrap(),
+                    under,
+                    Some(RequestId::from_bytes(id)),
+                )),
+            };
+            effects.clear();
+            machine.apply(entry, &mut effects);
+        }
+        let events = effects.drain(..).filter_map(|effect| match effect {
+            Effect::Event(event) => Some(event),
+            Effect::Settled { .. } => None,
+        });
+        let events: Arc<[Event]> = events.collect();
+        assert_eq!(events[0].revision, revision);
+        events
+    }
+
+    /// Events came too fast just after the log was read. The history leaves them out, says so, and has them when it has read
+    /// the log again. The control is a log that no longer has them, which is a gap.
+    #[test]
+    fn what_came_too_fast_is_read_from_the_log_when_its_turn_comes() {
+        for in_log in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let past = PastEvents(Arc::new(move |after, each: &mut dyn FnMut(Told<'_>)| {
+                if in_log {
+                    (after + 1..=4).for_each(|revision| each(Told::Events(&granted(revision))));
+                } else {
+                    each(Told::Begins(4));
+                }
+                Ok(())
+            }));
+            let owner = LedgerOwner {
+                authority: "one".into(),
+                incarnation: "a".into(),
+            };
+            let mut ledger =
+                Ledger::open(&dir.path().join("file"), &owner, Bounds::DEFAULT).unwrap();
+            let mut writer = Writer {
+                settings: HistorySettings {
+                    file: dir.path().join("file"),
+                    age: Bounds::DEFAULT.age,
+                    bytes: Bounds::DEFAULT.bytes,
+                    leaves_free: Some(0),
+                    past: Some(past),
+                },
+                owner,
+                shared: Arc::default(),
+                gap: GapReason::LogDropped,
+                refill: Pause::default(),
+            };
+            let mut take = |writer: &mut Writer, from, revision| {
+                assert!(writer.take(&mut ledger, from, &[granted(revision)]).is_ok());
+                let gaps = writer.shared.gaps.load(Relaxed);
+                (ledger.last(), *writer.shared.left(), gaps)
+            };
+            assert_eq!(take(&mut writer, 0, 1), (1, None, 0));
+            writer.refill.begin();
+            assert_eq!(take(&mut writer, 2, 3), (1, Some((2, 3)), 0));
+            // What another caller handed over before is no reason to forget the rest.
+            assert_eq!(take(&mut writer, 1, 2), (2, Some((2, 3)), 0));
+            assert_eq!(take(&mut writer, 3, 4), (2, Some((3, 4)), 0));
+            writer.refill = Pause::default();
+            let gaps = u64::from(!in_log);
+            assert_eq!(take(&mut writer, 4, 5), (5, None, gaps));
+        }
+    }
+}

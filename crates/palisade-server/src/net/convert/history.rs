@@ -86,7 +86,7 @@ fn gap(gap: &Gap) -> GapRecord {
         why: match gap.why {
             GapReason::New => "the history begins after them",
             GapReason::LogDropped => "the history missed them, and the log no longer has them",
-            GapReason::TooFast => "more came than the history could follow",
+            GapReason::TooFast => "more came than the history could follow; it reads them from the log within the hour",
             GapReason::Unwritable => {
                 "the history's disk took nothing, and the log no longer has them"
             }

@@ -3,7 +3,7 @@
 use palisade_core::fence::{FenceState, Mark, Sequence, Written};
 use palisade_core::{AuthorityId, LockName, Token};
 
-/// A set behind a fence. Without a fence, which was lost, nothing is served (rule F7).
+/// A set behind a fence. If the fence is lost, nothing is served (rule F7).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Object {
     pub(super) fence: Option<FenceState>,
