@@ -103,9 +103,10 @@ final class Http implements Exchange {
             throws Silence, InterruptedException {
         HttpClient used = http;
         String nonce = nonce();
+        Sending sending = body == null ? null : new Sending(body);
         CompletableFuture<HttpResponse<T>> coming;
         try {
-            coming = used.sendAsync(built(address, method, path, body, nonce), ofRequest(nonce, handler));
+            coming = used.sendAsync(built(address, method, path, sending, nonce), ofRequest(nonce, handler));
         } catch (RejectedExecutionException over) {
             throw PalisadeException.invalid("the client is closed");
         }
@@ -118,18 +119,70 @@ final class Http implements Exchange {
         } catch (TimeoutException error) {
             coming.cancel(true);
             leave(used);
-            throw new Silence(address + " did not answer in time" + ended(address), false, true);
+            boolean nothing = sending != null && sending.revoke();
+            String why = " did not answer in time" + (nothing ? advice(address) : "");
+            throw new Silence(address + why + ended(address), nothing, true);
         } catch (ExecutionException error) {
             Throwable cause = error.getCause();
             if (cause instanceof Stray) {
                 leave(used);
             }
             boolean nothing = cause instanceof ConnectException || cause instanceof HttpConnectTimeoutException
-                    || cause instanceof UnresolvedAddressException || cause instanceof SSLHandshakeException;
+                    || cause instanceof UnresolvedAddressException || cause instanceof SSLHandshakeException
+                    || sending != null && sending.revoke();
             String why = cause instanceof IOException && cause.getMessage() != null ? cause.getMessage() : cause.toString();
             boolean late = cause instanceof HttpTimeoutException;
             throw new Silence(address + ": " + why + (nothing ? advice(address) : "") + ended(address), nothing, late);
         }
+    }
+
+    /** The body of a request. Until it is asked for, no server has the whole request. */
+    private static final class Sending implements HttpRequest.BodyPublisher {
+        private final HttpRequest.BodyPublisher body;
+        /** Null until it is decided. */
+        private Boolean begun;
+
+        Sending(String text) {
+            this.body = HttpRequest.BodyPublishers.ofString(text);
+        }
+
+        private synchronized boolean begin() {
+            if (begun == null) {
+                begun = true;
+            }
+            return begun;
+        }
+
+        /** Whether nothing was sent; then nothing will be. */
+        synchronized boolean revoke() {
+            if (begun == null) {
+                begun = false;
+            }
+            return !begun;
+        }
+
+        @Override
+        public long contentLength() {
+            return body.contentLength();
+        }
+
+        @Override
+        public void subscribe(Flow.Subscriber<? super ByteBuffer> subscriber) {
+            if (begin()) {
+                body.subscribe(subscriber);
+                return;
+            }
+            subscriber.onSubscribe(new Nothing());
+            subscriber.onError(new IOException("the request was given up before it was sent"));
+        }
+    }
+
+    private static final class Nothing implements Flow.Subscription {
+        @Override
+        public void request(long count) {}
+
+        @Override
+        public void cancel() {}
     }
 
     /** An answer that does not have the nonce of its request. */
@@ -189,7 +242,7 @@ final class Http implements Exchange {
                 + " (PALISADE_URL)";
     }
 
-    private HttpRequest built(String address, String method, String path, String body, String nonce) {
+    private HttpRequest built(String address, String method, String path, Sending body, String nonce) {
         HttpRequest.Builder builder = HttpRequest.newBuilder(URI.create(address + path)).header(NONCE, nonce);
         String token = bearer.current();
         if (token != null) {
@@ -199,7 +252,7 @@ final class Http implements Exchange {
             return builder.GET().build();
         }
         return builder.header("Content-Type", "application/json")
-                .method(method, HttpRequest.BodyPublishers.ofString(body))
+                .method(method, body)
                 .build();
     }
 

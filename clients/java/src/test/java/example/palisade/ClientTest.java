@@ -10,7 +10,11 @@ import com.sun.net.httpserver.HttpServer;
 import com.sun.net.httpserver.HttpsConfigurator;
 import com.sun.net.httpserver.HttpsServer;
 import java.io.InputStream;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.net.SocketTimeoutException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -153,6 +157,35 @@ public final class ClientTest {
             client.lock("orders").waitUpTo(Duration.ofMinutes(1)).acquire().release();
         } catch (InterruptedException gone) {
             throw new IllegalStateException(gone);
+        }
+    }
+
+    /** A server that takes no connection has heard nothing. The control takes one, and answers nothing. */
+    @Test
+    public void aConnectionThatNeverCameSentNothing() throws Exception {
+        for (boolean isFull : List.of(true, false)) {
+            List<Socket> queue = new ArrayList<>();
+            try (ServerSocket deaf = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
+                    Client nobody = Client.builder()
+                            .endpoints("http://127.0.0.1:" + deaf.getLocalPort())
+                            .patience(Duration.ofSeconds(1))
+                            .build()) {
+                while (isFull && queue.add(new Socket())) {
+                    try {
+                        queue.get(queue.size() - 1).connect(deaf.getLocalSocketAddress(), 300);
+                    } catch (SocketTimeoutException full) {
+                        break;
+                    }
+                }
+                LockRequest request = nobody.lock("orders").waitUpTo(Duration.ZERO);
+                PalisadeException silent = assertThrows(PalisadeException.class, request::acquire);
+                assertEquals(
+                        isFull ? PalisadeException.Kind.UNAVAILABLE : PalisadeException.Kind.UNKNOWN_OUTCOME, silent.kind());
+                assertEquals(isFull, silent.getMessage().contains("palisade serve"), silent.getMessage());
+            }
+            for (Socket waiting : queue) {
+                waiting.close();
+            }
         }
     }
 
