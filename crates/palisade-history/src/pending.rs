@@ -35,6 +35,7 @@ pub(crate) struct PendingRows {
 #[derive(Debug)]
 pub(crate) struct TakenEnd {
     pub(crate) revision: u64,
+    token: u64,
     /// The grant itself was taken since the last commit, too. Else the row has only what its end says.
     pub(crate) is_whole: bool,
     /// The length of its row.
@@ -150,6 +151,7 @@ impl PendingRows {
         self.bytes += 2 * (size_of::<TakenEnd>() + length);
         self.ends.push(TakenEnd {
             revision: event.revision,
+            token: event.token.get(),
             is_whole,
             length,
         });
@@ -182,11 +184,15 @@ impl PendingRows {
         self.begun.is_empty() && self.said.is_empty() && self.ends.is_empty()
     }
 
-    /// Whether a grant of this lock and token is here.
+    /// Whether a grant of this lock and token is here. Anybody may ask at any rate, so few rows are looked into.
     pub(crate) fn knows(&self, lock: &str, token: u64) -> bool {
-        let rows = self.begun().chain(self.ended().map(|(_, row)| row));
-        let mut heads = rows.map(RowHead::of);
-        heads.any(|head| head.token == token && head.lock == lock)
+        let begun = self.begun().filter(|row| {
+            let (_, of): (u64, u64) = decoded(row);
+            of == token
+        });
+        let ended = self.ended().filter(|(end, _)| end.token == token);
+        let mut rows = begun.chain(ended.map(|(_, row)| row));
+        rows.any(|row| RowHead::of(row).lock == lock)
     }
 
     /// Whether it is time for a commit, so that the memory stays within bounds.

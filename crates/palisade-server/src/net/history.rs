@@ -408,13 +408,10 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => over = Some(None),
             }
-            if self.refill.is_over() {
-                let left = *self.shared.left();
-                if let Some((_, upto)) = left {
-                    self.reach(&mut ledger, upto)?;
-                } else if ledger.has_doubt() {
-                    self.refill(&mut ledger)?;
-                }
+            let is_behind = ledger.has_doubt() || self.shared.left().is_some();
+            if is_behind && self.refill.is_over() {
+                self.refill(&mut ledger)?;
+                self.note_left(&ledger, 0);
             }
             // The log does not have them, so they are on the disk before their reporters hear so.
             let kept = !reported.is_empty() && since(synced) >= REPORTS_EVERY;
@@ -457,12 +454,17 @@ impl Writer {
         if self.take_now(ledger, from, batches)? {
             // A later gap has another reason than the start.
             self.gap = GapReason::LogDropped;
-        } else {
-            let last = batches.last().and_then(|batch| batch.last());
-            let upto = last.map_or(from, |last| last.revision);
-            *self.shared.left() = Some((ledger.last() + 1, upto));
         }
+        let last = batches.last().and_then(|batch| batch.last());
+        self.note_left(ledger, last.map_or(from, |last| last.revision));
         Ok(())
+    }
+
+    /// Events up to this revision were handed over. Those that were not taken are left for the log.
+    fn note_left(&self, ledger: &Ledger, upto: u64) {
+        let mut left = self.shared.left();
+        let upto = left.map_or(upto, |(_, before)| before.max(upto));
+        *left = (ledger.last() < upto).then(|| (ledger.last() + 1, upto));
     }
 
     /// `false`: not all, because something before them is missing, and the log was read a moment ago.
@@ -496,8 +498,6 @@ impl Writer {
             let why = self.refill(ledger)?;
             self.miss(ledger, revision, why);
         }
-        let mut left = self.shared.left();
-        left.take_if(|(_, upto)| *upto <= ledger.last());
         Ok(true)
     }
 
@@ -815,7 +815,7 @@ mod tests {
             writer.refill.begin();
             assert_eq!(take(&mut writer, 2, 3), (1, Some((2, 3)), 0));
             // What another caller handed over before is no reason to forget the rest.
-            assert_eq!(take(&mut writer, 1, 2), (2, Some((2, 3)), 0));
+            assert_eq!(take(&mut writer, 1, 2), (2, Some((3, 3)), 0));
             assert_eq!(take(&mut writer, 3, 4), (2, Some((3, 4)), 0));
             writer.refill = Pause::default();
             let gaps = u64::from(!in_log);
