@@ -104,6 +104,7 @@ impl PendingRows {
         let mut others = Vec::new();
         for (_, row) in Rows::of(0, &page) {
             if RowHead::of(row).lock == lock {
+                assert!(self.row.is_empty(), "a grant begins once");
                 self.row.extend_from_slice(row);
             } else {
                 push_row(&mut others, 0, row);

@@ -182,13 +182,16 @@ impl<'a> Row<&'a str> {
             }
             _ => (None, None),
         };
+        let Some(client) = &event.client else {
+            unreachable!("a change of a grant has no client");
+        };
         Row {
             grant: number(event),
             token: event.token.get(),
             lock: event.lock.as_str(),
             mode,
             slots: event.slots.bits(),
-            client: event.client.as_deref().unwrap_or_default(),
+            client: client.as_str(),
             principal: event.by.to_bytes(),
             metadata: event.detail.metadata.as_deref(),
             ttl_ms,

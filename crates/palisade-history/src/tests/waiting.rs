@@ -108,7 +108,7 @@ fn memory_is_full_by_bytes() {
         place.acquire("a", "x");
         let mut event = place.log.remove(0);
         let granted = event.change.clone();
-        // What is said of a grant that waits, too, replaces what was said before.
+        // As long as a grant itself waits, a proclamation only replaces the one before it.
         place.commit();
         let mut count = 1;
         while !place.ledger.is_full() {
