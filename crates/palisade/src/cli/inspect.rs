@@ -15,6 +15,7 @@ use super::failure::{Failure, LOST};
 use super::grant::{not_held, over, slot_list, stale};
 use super::grant_options::shown;
 use super::output::{Out, facts, millis, table, wall};
+use super::shell::shell_word;
 
 pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     check_prefix(&args.prefix)?;
@@ -485,8 +486,9 @@ pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
     let already = match answer.map_err(|error| Failure::of(&error, url))? {
         Revocation::Revoked => false,
         Revocation::Ended(Ending::Revoked) => true,
-        Revocation::Ended(how) => return Err(over(lock, how)),
-        Revocation::NotHeld => return Err(not_held(lock)),
+        // An operator has no work to stop, and a closed lock is not broken but opened.
+        Revocation::Ended(how) => return Err(over(lock, how).hint(now_or_closed(lock))),
+        Revocation::NotHeld => return Err(not_held(lock).hint(now_or_closed(lock))),
         Revocation::Stale { highest } => return Err(stale(lock, Some(args.token), highest)),
     };
     let token = args.token;
@@ -502,6 +504,13 @@ pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
     ))
 }
 
+fn now_or_closed(lock: &str) -> String {
+    let lock = shell_word(lock);
+    format!(
+        "see who holds it now: palisade show {lock}; if nobody does and it is closed: palisade open {lock} --reason TEXT"
+    )
+}
+
 pub(super) async fn reopen(args: &OpenArgs, out: Out) -> Result<(), Failure> {
     let url = &args.connection.authority;
     let client = args.connection.open(Options::default()).await?;
@@ -510,8 +519,8 @@ pub(super) async fn reopen(args: &OpenArgs, out: Out) -> Result<(), Failure> {
     match answer.map_err(|error| Failure::of(&error, url))? {
         Reopened::NotClosed => {
             let message = format!("{lock} is not closed: it is free, or somebody holds it");
-            let hint = format!("look at it: palisade show {lock}");
-            Err(Failure::new(LOST, Code::NotHeld, message).hint(&hint))
+            let hint = format!("look at it: palisade show {}", shell_word(lock));
+            Err(Failure::new(LOST, Code::NotHeld, message).hint(hint))
         }
         Reopened::Reopened if out.json => out.value(&json!({"resource_id": lock, "opened": true})),
         Reopened::Reopened => out.text(&format!(

@@ -59,6 +59,7 @@ pub(crate) use grant::{lock_list, signed, slot_list};
 pub(crate) use output::{Out, millis, wall};
 pub(crate) use runtime::runtime;
 pub(crate) use settings::compare_settings;
+pub(crate) use shell::shell_word;
 pub(crate) use value::{signal_name, wait};
 
 /// Leases with fencing tokens

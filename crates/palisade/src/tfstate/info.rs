@@ -4,6 +4,8 @@ use palisade_core::{ClientId, Holder};
 use palisade_fence::http::Problem;
 use serde_json::{Map, Value, json};
 
+use crate::cli::shell_word;
+
 /// The description of a lock, as Terraform wrote it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Info {
@@ -91,7 +93,7 @@ pub(super) fn of_another(lock: &str, holder: &Holder) -> Value {
     json!({
         "ID": format!("fencing token {}", holder.token),
         "Operation": "held outside of Terraform",
-        "Info": format!("see `palisade show {lock}`"),
+        "Info": format!("see `palisade show {}`", shell_word(lock)),
         "Who": holder.client.as_str(),
         "Version": "", "Created": "", "Path": lock,
     })

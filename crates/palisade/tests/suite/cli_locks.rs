@@ -555,11 +555,17 @@ fn open_lets_the_next_one_have_a_closed_lock_and_touches_no_other() {
     assert_eq!(status(&refused), 123, "it is held");
     let said = text(&refused.stderr);
     assert!(
-        said.contains("x is not closed") && said.contains("palisade show x"),
+        said.contains("x is not closed") && said.contains("palisade show 'x'"),
         "{said}"
     );
     server.output(&["break", "x", "--token", "1", "--reason", "stuck"]);
     assert_eq!(status(&server.output(&["acquire", "x", "-n"])), 124);
+    let late = server.output(&["break", "x", "--token", "7", "--reason", "stuck"]);
+    let late = text(&late.stderr);
+    assert!(
+        late.contains("closed: palisade open 'x' --reason"),
+        "{late}"
+    );
     let opened = open();
     assert_eq!(status(&opened), 0, "{}", text(&opened.stderr));
     assert!(text(&opened.stdout).contains("x is open: a waiting request has it now"));
