@@ -1,6 +1,6 @@
 //! Servers with one member or with several that elect a leader.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::folder::free_port;
 use crate::instance::{Instance, Recipe, answer, answers_with, data, nothing, owned};
@@ -9,6 +9,11 @@ use crate::instance::{Instance, Recipe, answer, answers_with, data, nothing, own
 pub struct Etcd(pub(crate) Instance);
 
 impl Etcd {
+    /// Debian's, or the one that `PALISADE_ETCD` names: `proof/kubernetes/build` builds the newest.
+    pub fn program() -> PathBuf {
+        std::env::var_os("PALISADE_ETCD").map_or_else(|| "/usr/bin/etcd".into(), PathBuf::from)
+    }
+
     /// Starts one member with these additional arguments.
     pub fn start(arguments: &[&str]) -> Etcd {
         Etcd(Instance::start(etcd(owned(arguments))))
@@ -56,7 +61,7 @@ fn etcd(more: Vec<String>) -> Recipe {
         command: Box::new(move |dir, ports| {
             let url = |port: u16| format!("http://127.0.0.1:{port}");
             let (client, peer) = (url(ports[0]), url(ports[1]));
-            let mut command = vec!["/usr/bin/etcd".to_owned()];
+            let mut command = vec![Etcd::program().display().to_string()];
             command.extend([
                 format!("--data-dir={}", data(dir)),
                 format!("--listen-client-urls={client}"),

@@ -2,8 +2,10 @@
 
 pub(crate) mod instructions;
 
+use std::process::Command;
+
 use crate::prerequisites::{self, PREREQUISITES};
-use crate::shell::{cargo, run, target};
+use crate::shell::{cargo, root, run, target};
 
 /// A measurement.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ impl Plan {
     pub(crate) fn run(&self) -> bool {
         let done = match self {
             Self::Peers(arguments) => {
-                prerequisites::ensure(PREREQUISITES).and_then(|()| program("peers", arguments))
+                prerequisites::ensure(PREREQUISITES).and_then(|()| peers(arguments))
             }
             Self::Members(arguments) => program("members", arguments),
             Self::Failover(arguments) => program("failover", arguments),
@@ -55,13 +57,29 @@ impl Plan {
 }
 
 fn program(command: &str, arguments: &[String]) -> Result<(), String> {
+    run(built()?.arg(command).args(arguments))
+}
+
+/// With the newest etcd, which is built once. Where that cannot be had, it is Debian's: the report says which one it was.
+fn peers(arguments: &[String]) -> Result<(), String> {
+    let folder = target().join("palisade-tools/kube-apiserver");
+    let mut build = Command::new(root().join("proof/kubernetes/build"));
+    let mut program = built()?;
+    match run(build.arg(&folder).arg("etcd")) {
+        Ok(()) => {
+            program.env("PALISADE_ETCD", folder.join("etcd"));
+        }
+        Err(complaint) => println!("bench: etcd is Debian's, because of this: {complaint}"),
+    }
+    run(program.arg("peers").args(arguments))
+}
+
+fn built() -> Result<Command, String> {
     let packages = ["-p", "palisade", "-p", "palisade-peers"];
     run(cargo(&["build", "--release"]).args(packages))?;
-    let program = target().join("release/palisade-peers");
-    run(std::process::Command::new(program)
-        .arg(command)
-        .args(arguments)
-        .current_dir(crate::shell::root()))
+    let mut program = Command::new(target().join("release/palisade-peers"));
+    program.current_dir(root());
+    Ok(program)
 }
 
 #[cfg(test)]

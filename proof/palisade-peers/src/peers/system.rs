@@ -129,12 +129,7 @@ pub(crate) const ALL: [Profile; 13] = [
         durable: "synced before every answer",
         token: "revision of the key's creation",
         lease: "one for each client",
-        version: &[
-            "dpkg-query",
-            "--show",
-            "--showformat=${Version}",
-            "etcd-server",
-        ],
+        version: &["etcd", "--version"],
     },
     Profile {
         system: System::EtcdCluster,
@@ -143,12 +138,7 @@ pub(crate) const ALL: [Profile; 13] = [
         durable: "synced by two of three before every answer",
         token: "revision of the key's creation",
         lease: "one for each client",
-        version: &[
-            "dpkg-query",
-            "--show",
-            "--showformat=${Version}",
-            "etcd-server",
-        ],
+        version: &["etcd", "--version"],
     },
     Profile {
         system: System::ZooKeeper,
@@ -237,16 +227,20 @@ impl Profile {
         }
     }
 
-    /// The version of the Debian package, or of this build for Palisade.
+    /// What its program or its Debian package says in its first line; the version of this build for Palisade.
     pub(crate) fn version(&self) -> String {
         let [program, arguments @ ..] = self.version else {
             return env!("CARGO_PKG_VERSION").to_owned();
         };
+        let program = match *program {
+            "etcd" => Etcd::program(),
+            program => program.into(),
+        };
         let output = std::process::Command::new(program).args(arguments).output();
         let said = output.map(|output| output.stdout).unwrap_or_default();
-        match String::from_utf8_lossy(&said).trim() {
-            "" => "unknown".to_owned(),
-            version => version.to_owned(),
+        match String::from_utf8_lossy(&said).lines().next() {
+            None => "unknown".to_owned(),
+            Some(version) => version.trim_start_matches("etcd Version: ").to_owned(),
         }
     }
 }
