@@ -323,8 +323,8 @@ impl Ledger {
         Ok(ended.size)
     }
 
-    /// Records a refused write of a grant that the history knows. Returns whether it knows one: anything else is nothing
-    /// that this authority can vouch for.
+    /// Records a refused write of a grant that the history knows. Returns whether it knows one: the authority can vouch for
+    /// no other.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -134,7 +134,7 @@ impl Port {
         drop(waiting);
     }
 
-    /// The grant by which this process believes to hold a lock. The question has no effect.
+    /// The grant by which this process believes it holds a lock. Asking changes nothing.
     pub(crate) fn believes(&self, lock: u8) -> Option<Belief> {
         let hand = hold(&self.hand);
         let lease = hand.get(&lock)?;

@@ -36,7 +36,7 @@ pub(super) enum Wish {
     Set(Vec<String>),
 }
 
-/// A lock, or several, that the worker believes to hold.
+/// A lock, or several, that the worker believes it holds.
 pub(super) struct Grant {
     /// The token that its fences compare.
     pub(super) token: Option<u64>,

@@ -36,7 +36,7 @@ pub(super) enum Wish {
     Show(LockName),
 }
 
-/// A grant that the client believes to hold.
+/// A grant that the client believes it holds.
 #[derive(Clone)]
 pub(super) struct Held {
     lock: LockName,
