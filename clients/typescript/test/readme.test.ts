@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { join } from "node:path";
@@ -32,7 +32,12 @@ test("from npm install to a fenced write, in a folder of its own", async (t) => 
   writeFileSync(join(project, "package.json"), '{ "type": "module" }');
   const [npm, ...given] = install?.split(" ") ?? [];
   assert.deepEqual([npm, ...given], ["npm", "install", "../palisade/clients/typescript", "pg"]);
-  execFileSync("npm", [...given, "--prefer-offline", "--no-audit", "--no-fund"], { cwd: project, stdio: "ignore" });
+  // Without scripts: npm would build the checkout again, while other tests read what is built.
+  const flags = ["--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund"];
+  const built = () => statSync(join(PACKAGE, "dist/index.js")).mtimeMs;
+  const before = built();
+  execFileSync("npm", [...given, ...flags], { cwd: project, stdio: "ignore" });
+  assert.equal(built(), before);
 
   const url = await postgres(t);
   const db = new pg.Client(url);
