@@ -270,11 +270,14 @@ fn network(settings: &Settings) -> net::Settings {
 fn past(data: &Path, member: bool) -> net::PastEvents {
     let data = data.to_owned();
     net::PastEvents(Arc::new(move |after, each| {
-        if member {
+        let read = if member {
             palisade_replica::events_after(&data, after, each).map_err(|why| why.to_string())
         } else {
             durable::events_after(&data, after, each).map_err(|why| why.to_string())
-        }
+        };
+        // This thread has replayed the log into a machine of its own, and keeps that machine's memory otherwise.
+        memory::give_memory_back();
+        read
     }))
 }
 
