@@ -315,6 +315,15 @@ impl Node {
     }
 }
 
+impl Drop for Cluster {
+    /// A failed test shows what its nodes said.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
