@@ -227,7 +227,7 @@ impl Profile {
         }
     }
 
-    /// What its program or its Debian package says in its first line; the version of this build for Palisade.
+    /// The first line that its program or its Debian package prints; the version of this build for Palisade.
     pub(crate) fn version(&self) -> String {
         let [program, arguments @ ..] = self.version else {
             return env!("CARGO_PKG_VERSION").to_owned();
