@@ -11,6 +11,7 @@
 //! same node id; after it the directory is a member's and complete. So a new cluster has no state in between, and
 //! nothing has to be repeated after a crash.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -50,8 +51,21 @@ pub struct Founding {
     pub authority: Id,
     /// The first life of its log.
     pub incarnation: Id,
-    /// Its members.
+    /// Its members, all of which vote.
     pub members: Members,
+}
+
+impl Founding {
+    /// That of these nodes, at their peer addresses.
+    #[must_use]
+    pub fn new(authority: Id, incarnation: Id, nodes: BTreeMap<NodeId, String>) -> Founding {
+        let voters = vec![nodes.keys().copied().collect()];
+        Founding {
+            authority,
+            incarnation,
+            members: Members { voters, nodes },
+        }
+    }
 }
 
 /// See the module. Its lock is held until it is dropped, and by the log that is opened in it.

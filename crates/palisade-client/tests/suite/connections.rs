@@ -93,7 +93,7 @@ async fn a_guard_dropped_while_the_server_is_away_is_released_when_it_is_back() 
 async fn another_authority_at_the_same_address_is_not_believed() {
     let (setup, other) = (setup().await, setup().await);
     let options = Options {
-        patience: Duration::from_millis(300),
+        patience: Duration::from_secs(1),
         ..Options::default()
     };
     let client = Client::connect_with(&setup.relay.url(), options)

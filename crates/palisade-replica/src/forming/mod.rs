@@ -12,9 +12,10 @@
 //! authority and incarnation as the node with the smallest id drew them) and announces its digest. It forms when every
 //! listed node is blank and announced the same digest. Two nodes that form with different foundings would each have heard
 //! the other's digest, and a node changes its own only because it heard another draft or id, which are drawn at random
-//! and so never come back. A node that finds a member at a listed address never forms: it joins that cluster, or is
-//! refused. A single server's directory seeds only after it heard from every listed node that it is blank, so two of them
-//! always find each other.
+//! and so never come back. A node that finds a member at a listed address joins that cluster, or is refused. If it
+//! announced that very founding, it forms, too: as a member with an empty log it could not tell at its next start that it
+//! was removed meanwhile, and would ask to be added. A single server's directory seeds only after it heard from every
+//! listed node that it is blank, so two of them always find each other.
 //!
 //! Nothing but the node's id outlives a crash before the directory is a member's, and nothing needs to: a node that comes
 //! back finds either a cluster or the others waiting.
@@ -29,7 +30,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::codec::Put as _;
 use crate::directory::Founding;
-use crate::entry::{Members, NodeId};
+use crate::entry::NodeId;
 use crate::peers::{Introduction, MOST_NODES, Peers, Standing};
 use crate::timers::Profile;
 
@@ -108,7 +109,8 @@ impl fmt::Display for List {
 pub enum Decision {
     /// It waits; the text says for which nodes, or for what.
     Wait(String),
-    /// It makes its directory that of a member of a new cluster: [`Directory::form`](crate::Directory::form).
+    /// It makes its directory that of a member of a new cluster, which others may have formed already:
+    /// [`Directory::form`](crate::Directory::form).
     Form(Founding),
     /// It converts its directory and is the only member of a new cluster:
     /// [`Directory::seed`](crate::Directory::seed). The other listed nodes will ask to be added.
@@ -261,6 +263,10 @@ fn found(
             continue;
         };
         if members.contains_key(&own.node) {
+            let founding = Founding::new(cluster.authority, cluster.incarnation, members.clone());
+            if own.standing.proposal() == Some(digest(&founding)) {
+                return Ok(Decision::Form(founding));
+            }
             cluster.is_member = true;
             return Ok(Decision::Join(cluster));
         }
@@ -339,10 +345,7 @@ fn together(own: &Introduction, list: &List, heard: &[&Introduction]) -> Decisio
         return Decision::Wait("waiting for the others to be found at their addresses".into());
     };
     let ours = digest(&founding);
-    let agrees = |one: &&Introduction| match one.standing {
-        Standing::Blank { proposal, .. } => proposal == Some(ours),
-        _ => false,
-    };
+    let agrees = |one: &&Introduction| one.standing.proposal() == Some(ours);
     if agrees(&own) && heard.iter().all(agrees) {
         Decision::Form(founding)
     } else {
@@ -350,14 +353,17 @@ fn together(own: &Introduction, list: &List, heard: &[&Introduction]) -> Decisio
     }
 }
 
-/// The digest that a blank node announces, once it has heard from all listed nodes that they are blank.
-#[must_use]
-pub fn proposal(own: &Introduction, list: &List, views: &Views) -> Option<[u8; 32]> {
+/// Announces a digest, once this blank node has heard from all listed nodes that they are blank. It stands until another
+/// one takes its place: a node that is not heard for a round is no reason to forget it.
+pub fn propose(own: &mut Introduction, list: &List, views: &Views) {
     let heard: Vec<&Introduction> = views
         .values()
         .filter_map(|view| view.as_ref().ok())
         .collect();
-    founding(own, list, &heard).map(|founding| digest(&founding))
+    let next = founding(own, list, &heard).map(|founding| digest(&founding));
+    if let Standing::Blank { proposal, .. } = &mut own.standing {
+        *proposal = next.or(*proposal);
+    }
 }
 
 fn founding(own: &Introduction, list: &List, heard: &[&Introduction]) -> Option<Founding> {
@@ -373,14 +379,7 @@ fn founding(own: &Introduction, list: &List, heard: &[&Introduction]) -> Option<
     let drafts: Option<BTreeMap<NodeId, (Id, Id)>> =
         all().map(|one| Some((one.node, draft(one)?))).collect();
     let (authority, incarnation) = *drafts?.first_key_value()?.1;
-    complete.then(|| Founding {
-        authority,
-        incarnation,
-        members: Members {
-            voters: vec![nodes.keys().copied().collect()],
-            nodes,
-        },
-    })
+    complete.then(|| Founding::new(authority, incarnation, nodes))
 }
 
 fn digest(founding: &Founding) -> [u8; 32] {
@@ -426,10 +425,7 @@ pub async fn meet(
             }
             Ok(decided) => return Ok(decided),
         }
-        let next = proposal(&own, list, &views);
-        if let Standing::Blank { proposal, .. } = &mut own.standing {
-            *proposal = next;
-        }
+        propose(&mut own, list, &views);
         tokio::time::sleep(ROUND).await;
     }
 }

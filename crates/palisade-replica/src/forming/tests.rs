@@ -217,14 +217,12 @@ fn all_blank_nodes_form_what_the_smallest_one_drew_once_all_propose_it() {
         views(&others)
     };
     for own in 0..3 {
-        let proposed = proposal(&all[own], &list(), &others(&all, own));
+        let others = others(&all, own);
         assert!(matches!(
-            decide(&all[own], &list(), &others(&all, own)),
+            decide(&all[own], &list(), &others),
             Ok(Decision::Wait(_))
         ));
-        if let Standing::Blank { proposal, .. } = &mut all[own].standing {
-            *proposal = proposed;
-        }
+        propose(&mut all[own], &list(), &others);
     }
     let decide_of = |own: usize| decide(&all[own], &list(), &others(&all, own)).unwrap();
     let Decision::Form(founding) = decide_of(0) else {
@@ -238,6 +236,30 @@ fn all_blank_nodes_form_what_the_smallest_one_drew_once_all_propose_it() {
     assert_eq!(founding.members.voters.concat_len(), 3);
     assert_eq!(decide_of(1), decide_of(0));
     assert_eq!(decide_of(2), decide_of(0));
+}
+
+/// The first one may have formed the cluster before the last one looks, which then does the same: it announced it.
+#[test]
+fn a_founder_that_comes_last_forms_what_it_announced() {
+    let nodes = [(1, "a:1"), (2, "b:1"), (3, "c:1")];
+    let mut last = blank(3, "c:1");
+    let blanks = views(&[blank(1, "a:1"), blank(2, "b:1")]);
+    propose(&mut last, &list(), &blanks);
+    // It does not hear one of them for a round.
+    propose(&mut last, &list(), &views(&[blank(1, "a:1")]));
+    let ours = member(1, "a:1", 1, &nodes);
+    let formed = verdict(&last, std::slice::from_ref(&ours));
+    assert_eq!(formed, format!("form {}", id(1)));
+    // Not what it announced: another life, other members, or nothing was announced.
+    let joins = format!("join {}, a member: true", id(1));
+    let mut again = ours.clone();
+    if let Standing::Member { incarnation, .. } = &mut again.standing {
+        *incarnation = id(0x12);
+    }
+    let grown = member(1, "a:1", 1, &[&nodes[..], &[(4, "d:1")]].concat());
+    for (own, other) in [(&last, again), (&last, grown), (&blank(3, "c:1"), ours)] {
+        assert_eq!(verdict(own, &[other]), joins);
+    }
 }
 
 trait ConcatLen {
@@ -360,10 +382,9 @@ impl World {
             return Ok(());
         }
         let views = &self.nodes[at].views;
-        let (decided, next) = (
-            decide(&own, &list(), views)?,
-            proposal(&own, &list(), views),
-        );
+        let decided = decide(&own, &list(), views)?;
+        let mut next = own.clone();
+        propose(&mut next, &list(), views);
         let become_member = |authority, incarnation, members| Standing::Member {
             authority,
             incarnation,
@@ -386,8 +407,7 @@ impl World {
                 let alone = [(node.node, node.address.clone())].into();
                 node.standing = become_member(*authority, self.dice.id(), alone);
             }
-            (_, Standing::Blank { proposal, .. }) => *proposal = next,
-            _ => {}
+            (_, standing) => *standing = next.standing,
         }
         Ok(())
     }

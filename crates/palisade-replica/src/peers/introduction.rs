@@ -80,6 +80,14 @@ impl Standing {
             Standing::Member { .. } => None,
         }
     }
+
+    /// The digest of the founding that a blank node announces.
+    pub(crate) fn proposal(&self) -> Option<[u8; 32]> {
+        match self {
+            Standing::Blank { proposal, .. } => *proposal,
+            Standing::Single { .. } | Standing::Member { .. } => None,
+        }
+    }
 }
 
 impl Introduction {

@@ -279,6 +279,33 @@ fn nodes_come_and_go_while_the_cluster_serves() {
     assert_eq!(cluster.token(left, "without-it"), 3);
 }
 
+/// The control is the first test: a node that is still a member serves again after a kill.
+#[test]
+fn a_node_that_was_removed_while_it_was_down_says_so_and_does_not_come_back() {
+    let mut cluster = Cluster::of(3);
+    let leader = cluster.until_ready();
+    let gone = (leader + 1) % 3;
+    let id = cluster.nodes[gone].get("/v1/cluster").unwrap().1["node"].clone();
+    let id = id.as_str().unwrap();
+    // At once: it may have been the last one to form the cluster, and have heard nothing since.
+    cluster.nodes[gone].kill();
+    cluster.json(&["cluster", "remove", id]);
+
+    cluster.start(gone);
+    until_in(ELECTION, "what the others told it", || {
+        let log = cluster.nodes[gone].log();
+        log.contains("does not count this node") && log.contains("--join and another --data")
+    });
+    let ready = cluster.nodes[gone].get("/readyz");
+    assert!(ready.is_none_or(|(status, _)| status != 200), "it serves");
+    let left = voters(&cluster.json(&["cluster", "status"]));
+    assert!(
+        left.len() == 2 && !left.contains(&id.to_owned()),
+        "{left:?}"
+    );
+    assert_eq!(cluster.token(leader, "without-it"), 1);
+}
+
 #[test]
 fn a_node_whose_disk_is_lost_is_replaced_and_never_comes_back_by_itself() {
     let mut cluster = Cluster::of(3);
