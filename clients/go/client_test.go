@@ -410,7 +410,7 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestNobodyThereIsUnavailable(t *testing.T) {
-	client := newClient(t, palisade.Endpoints("http://127.0.0.1:1"), palisade.Patience(100*time.Millisecond))
+	client := newClient(t, palisade.Endpoints("http://127.0.0.1:1"), palisade.Patience(2*time.Second))
 	_, err := client.Lock(context.Background(), "orders", palisade.Wait(0))
 	says := "http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused. Is a server running there? If not, start one"
 	if !errors.Is(err, palisade.ErrUnavailable) || !strings.Contains(err.Error(), says) {

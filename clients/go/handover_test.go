@@ -223,7 +223,7 @@ func TestALeaseOfAProcessThatEndedIsAdopted(t *testing.T) {
 // The clocks of two machines differ, so nothing that the exporter's clock said reaches the adopter.
 func TestAnExportedLeaseHasNoDeadline(t *testing.T) {
 	l := newLiar(t)
-	client := newClient(t, palisade.Endpoints(l.url), palisade.Patience(300*time.Millisecond))
+	client := newClient(t, palisade.Endpoints(l.url), palisade.Patience(time.Second))
 	first := mustLock(t, client, "orders", palisade.TTL(15*time.Second))
 	// The server renewed it for one second only, long after.
 	l.does(field("valid_for_ms", 1000))

@@ -305,7 +305,7 @@ func TestALeaseThatIsLostInARun(t *testing.T) {
 
 // Any error of the lock is gocron's reason to skip the run.
 func TestARunIsSkippedWithoutAServerOrWithoutTheLock(t *testing.T) {
-	server, client := inMemory(t, palisade.Patience(50*time.Millisecond))
+	server, client := inMemory(t, palisade.Patience(time.Second))
 	locker := palisadegocron.NewLocker(client, 0)
 	held, err := server.Hold("nightly", "another")
 	if err != nil {
@@ -337,7 +337,7 @@ func TestARunIsSkippedWithoutAServerOrWithoutTheLock(t *testing.T) {
 
 // An Elector's errors reach no listener, so they are seen here.
 func TestOneOfTwoElectorsLeads(t *testing.T) {
-	server, client := inMemory(t, palisade.Patience(50*time.Millisecond))
+	server, client := inMemory(t, palisade.Patience(time.Second))
 	first, second := palisadegocron.NewElector(client, "leader"), palisadegocron.NewElector(client, "leader")
 	if _, err := first.Lease(); !errors.Is(err, palisadegocron.ErrNoLease) {
 		t.Error(err)

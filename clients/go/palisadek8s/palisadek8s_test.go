@@ -375,7 +375,7 @@ func TestTheSameIdentityIsAnotherLeader(t *testing.T) {
 // The errors that the elector gets, in Kubernetes' words and the client's.
 func TestTheLocksErrors(t *testing.T) {
 	t.Parallel()
-	server, client := inMemory(t, palisade.Patience(50*time.Millisecond))
+	server, client := inMemory(t, palisade.Patience(time.Second))
 	lock := newLock(t, client, "leader")
 	record := resourcelock.LeaderElectionRecord{HolderIdentity: "leader", LeaseDurationSeconds: 3}
 	if free, raw, err := lock.Get(ctx); err != nil || free.HolderIdentity != "" || len(raw) == 0 {

@@ -246,7 +246,7 @@ func TestAStoppedHolderLosesNothing(t *testing.T) {
 
 func TestWithoutAServerAndWithoutTheLockNothingIsWritten(t *testing.T) {
 	pool := newPool(t, newShop(t))
-	server, client := inMemory(t, palisade.Patience(50*time.Millisecond))
+	server, client := inMemory(t, palisade.Patience(time.Second))
 	server.Down()
 	writes := func(ctx context.Context, lease *palisade.Lease) error {
 		return palisadepgx.Transact(ctx, pool, "orders", lease, func(tx pgx.Tx) error { return add(tx, 1) })

@@ -91,7 +91,7 @@ func TestAnotherClientHasTheLock(t *testing.T) {
 }
 
 func TestAServerThatIsDown(t *testing.T) {
-	server, client := made(t, palisade.Patience(100*time.Millisecond))
+	server, client := made(t, palisade.Patience(time.Second))
 	lease := mustLock(t, client)
 	server.Down()
 	if _, err := client.TryLock(within(t), "other"); !errors.Is(err, palisade.ErrUnavailable) {
@@ -108,7 +108,7 @@ func TestAServerThatIsDown(t *testing.T) {
 
 // A control for tests with Stall: the deadline ends the lease, and nothing else does.
 func TestAServerThatDoesNotAnswer(t *testing.T) {
-	server, client := made(t, palisade.Patience(100*time.Millisecond))
+	server, client := made(t, palisade.Patience(time.Second))
 	short, long := mustLock(t, client, palisade.TTL(500*time.Millisecond)), (*palisade.Lease)(nil)
 	long, err := client.Lock(within(t), "long", palisade.TTL(time.Hour))
 	if err != nil {

@@ -183,7 +183,7 @@ def test_bad_names_are_refused(name: Any) -> None:
 def test_nobody_there_is_unavailable_and_says_what_to_do() -> None:
     says = "http://127.0.0.1:1: .*refused.*palisade serve.*PALISADE_URL"
     with pytest.raises(Unavailable, match=says):
-        Client("http://127.0.0.1:1", patience="100ms").lock("orders", wait=0).acquire()
+        Client("http://127.0.0.1:1", patience="2s").lock("orders", wait=0).acquire()
 
 
 def test_a_bearer_token_is_for_tls_and_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:

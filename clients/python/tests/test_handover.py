@@ -117,7 +117,7 @@ def test_of_several_locks_one_is_over(served: Served) -> None:
 
 
 def test_without_an_answer_nothing_is_held_and_the_text_may_be_tried_again(served: Served) -> None:
-    with served.client() as client, served.client(patience="200ms") as other:
+    with served.client() as client, served.client(patience="1s") as other:
         text = client.lock("orders", ttl="60s").acquire().export()
         served.stop()
         with pytest.raises(Unavailable):

@@ -64,7 +64,7 @@ def test_another_client_has_the_lock() -> None:
 
 def test_a_server_that_is_down() -> None:
     server = MemoryServer()
-    with server.client(patience="100ms") as client:
+    with server.client(patience="1s") as client:
         grant = client.lock("orders").acquire()
         server.down()
         with pytest.raises(Unavailable):
@@ -76,7 +76,7 @@ def test_a_server_that_is_down() -> None:
 
 def test_a_server_that_does_not_answer() -> None:
     server = MemoryServer()
-    with server.client(patience="100ms") as client:
+    with server.client(patience="1s") as client:
         short, long = client.lock("short", ttl="500ms").acquire(), client.lock("long", ttl="1h").acquire()
         server.stall()
         assert short.lost.wait(30)

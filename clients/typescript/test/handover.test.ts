@@ -158,7 +158,7 @@ async function liar(t: TestContext): Promise<{ url: string; asked: string[]; say
 // The clocks of two machines differ, so nothing that the exporter's clock said reaches the adopter.
 test("an exported lease has no deadline, and counts from its first renewal that is acknowledged", async (t) => {
   const server = await liar(t);
-  const client = connect(t, { urls: server.url, patienceMs: 300 });
+  const client = connect(t, { urls: server.url, patienceMs: 1_000 });
   const text = (await client.acquire("orders", { ttlMs: 15_000, clientId: "me" })).export();
   assert.deepEqual(fields(text), {
     lock: "orders",

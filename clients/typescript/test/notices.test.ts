@@ -267,7 +267,7 @@ test("news is followed by a short pause", async (t) => {
 test("an older server is asked once", async (t) => {
   let answer = refused(404, "not_found");
   const { url, listens } = await answering(t, () => answer);
-  const client = connect(t, { urls: url, patienceMs: 100 });
+  const client = connect(t, { urls: url, patienceMs: 1_000 });
   const lease = await client.acquire("orders", { ttlMs: 3_000 });
   await until(() => listens.length > 0);
   const beside = await client.acquire("beside", { ttlMs: 3_000 });

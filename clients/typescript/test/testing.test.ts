@@ -52,7 +52,7 @@ test("another client has the lock", async (t) => {
 });
 
 test("a server that is down", async (t) => {
-  const { server, client } = made(t, { patienceMs: 100 });
+  const { server, client } = made(t, { patienceMs: 1_000 });
   const lease = await client.acquire("orders");
   server.down();
   await assert.rejects(client.tryAcquire("other"), Unavailable);
@@ -63,7 +63,7 @@ test("a server that is down", async (t) => {
 
 // A control for tests with `stall`: the deadline ends the lease, and nothing else does.
 test("a server that does not answer", async (t) => {
-  const { server, client } = made(t, { patienceMs: 100 });
+  const { server, client } = made(t, { patienceMs: 1_000 });
   const short = await client.acquire("orders", { ttlMs: 500 });
   const long = await client.acquire("long", { ttlMs: 3_600_000 });
   server.stall();
@@ -110,7 +110,7 @@ test("a program whose clients are closed ends, also with a watch and a stalled s
   const program = `
     import { MemoryServer } from ${JSON.stringify(index)};
     const server = new MemoryServer();
-    const client = server.client({ patienceMs: 100 });
+    const client = server.client({ patienceMs: 1_000 });
     await client.acquire("orders", { ttlMs: 3_600_000 });
     const watching = client.watch("").next().catch((error) => error.name);
     const waiting = client.acquire("orders").catch((error) => error.name);

@@ -130,7 +130,7 @@ public final class AnswerTest {
     }
 
     private static Client client(String... urls) {
-        return Client.builder().endpoints(urls).patience(Duration.ofMillis(300)).build();
+        return Client.builder().endpoints(urls).patience(Duration.ofSeconds(1)).build();
     }
 
     /** Every way in which an answer to an acquire belongs to another request. */

@@ -18,7 +18,7 @@ import org.junit.jupiter.api.Test;
 
 /** The levers of the double, as a user's unit test pulls them. */
 public final class MemoryServerTest {
-    private static final Duration PATIENCE = Duration.ofMillis(200);
+    private static final Duration PATIENCE = Duration.ofSeconds(1);
     /** Its first renewal comes after a second. */
     private static final Duration TTL = Duration.ofSeconds(3);
 

@@ -133,7 +133,7 @@ public final class NodesTest {
 
     @Test
     public void withoutAServerTheMethodDoesNotRun() throws Throwable {
-        try (Client client = memory.client(builder -> builder.patience(Duration.ofMillis(100)))) {
+        try (Client client = memory.client(builder -> builder.patience(Duration.ofSeconds(1)))) {
             LockingTaskExecutor executor = new DefaultLockingTaskExecutor(new PalisadeLockProvider(client));
             boolean[] ran = {false};
             memory.down();

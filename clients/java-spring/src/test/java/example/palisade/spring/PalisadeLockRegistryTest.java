@@ -137,7 +137,7 @@ public final class PalisadeLockRegistryTest {
 
     @Test
     public void withoutAServerTryLockThrowsAndLockWaits() throws Exception {
-        try (Client impatient = server.client(builder -> builder.patience(Duration.ofMillis(100)))) {
+        try (Client impatient = server.client(builder -> builder.patience(Duration.ofSeconds(1)))) {
             DistributedLock other = new PalisadeLockRegistry(impatient).obtain("other");
             server.down();
             assertEquals(PalisadeException.Kind.UNAVAILABLE, assertThrows(PalisadeException.class, other::tryLock).kind());
