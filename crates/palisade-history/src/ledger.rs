@@ -107,7 +107,7 @@ impl Ledger {
                 let aside = path.with_extension("redb.unusable");
                 fs::rename(path, &aside).map_err(redb::Error::from)?;
                 set_aside = Some(aside);
-                (create(path)?, false)
+                (begin(path)?, false)
             }
         };
         let begin = db.begin_write()?;
@@ -487,6 +487,9 @@ fn row_at(found: Option<redb::AccessGuard<'_, &[u8]>>) -> Option<Row> {
 
 /// The file, and whether its authority was restored since. `None`: it is damaged, or not of this authority and format.
 fn usable(path: &Path, owner: &LedgerOwner) -> Result<Option<(Database, bool)>, Error> {
+    if !path.try_exists().map_err(redb::Error::from)? {
+        return Ok(Some((begin(path)?, false)));
+    }
     let db = match create(path) {
         Ok(db) => db,
         Err(error) if is_damage(&error) => return Ok(None),
@@ -511,6 +514,21 @@ fn usable(path: &Path, owner: &LedgerOwner) -> Result<Option<(Database, bool)>, 
     }
     let restored = incarnation.is_some_and(|was| was != owner.incarnation);
     Ok(Some((db, restored)))
+}
+
+/// A file that has no tables yet. It gets its name when it is one of redb's: a kill before that leaves nothing that would be
+/// taken for damage.
+fn begin(path: &Path) -> Result<Database, Error> {
+    let young = path.with_extension("redb.new");
+    match fs::remove_file(&young) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(redb::Error::from(error).into());
+        }
+        _ => {}
+    }
+    let db = create(&young)?;
+    fs::rename(&young, path).map_err(redb::Error::from)?;
+    Ok(db)
 }
 
 /// Only its owner can read it: it has names, and what holders say of themselves.

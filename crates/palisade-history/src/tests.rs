@@ -413,6 +413,23 @@ fn a_damaged_file_is_set_aside() {
     }
 }
 
+/// A kill while redb makes the file. The control is what it leaves, under the name of a file that was begun.
+#[test]
+fn a_file_that_was_never_begun_is_not_a_damaged_one() {
+    for (name, is_damaged) in [("redb.new", false), ("redb", true)] {
+        let place = TestAuthority::new().reopen(&owner("one", "a"), |file| {
+            let mut whole = fs::read(file).unwrap();
+            // What redb writes last: that the file is one of its own.
+            whole[..9].fill(0);
+            fs::remove_file(file).unwrap();
+            fs::write(file.with_extension(name), whole).unwrap();
+        });
+        assert_eq!(place.ledger.set_aside().is_some(), is_damaged, "{name}");
+        let left = place.dir.path().join(FILE).with_extension("redb.new");
+        assert!(!left.exists(), "{name}");
+    }
+}
+
 /// A gap, or a restore, leaves a doubt of all grants that last, also over a new start. The control is a history without
 /// either.
 #[test]
