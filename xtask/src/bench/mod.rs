@@ -60,18 +60,22 @@ fn program(command: &str, arguments: &[String]) -> Result<(), String> {
     run(built()?.arg(command).args(arguments))
 }
 
-/// With the newest etcd, which is built once. Where that cannot be had, it is Debian's: the report says which one it was.
+/// With the etcd that `PALISADE_ETCD` names, or the newest, which is built once. Where that cannot be had, it is Debian's: the
+/// report says which one it was.
 fn peers(arguments: &[String]) -> Result<(), String> {
-    let folder = target().join("palisade-tools/kube-apiserver");
-    let mut build = Command::new(root().join("proof/kubernetes/build"));
     let mut program = built()?;
-    match run(build.arg(&folder).arg("etcd")) {
-        Ok(()) => {
-            program.env("PALISADE_ETCD", folder.join("etcd"));
+    program.arg("peers").args(arguments);
+    if std::env::var_os("PALISADE_ETCD").is_none() {
+        let folder = target().join("palisade-tools/kube-apiserver");
+        let mut build = Command::new(root().join("proof/kubernetes/build"));
+        match run(build.arg(&folder).arg("etcd")) {
+            Ok(()) => {
+                program.env("PALISADE_ETCD", folder.join("etcd"));
+            }
+            Err(complaint) => println!("bench: etcd is Debian's, because of this: {complaint}"),
         }
-        Err(complaint) => println!("bench: etcd is Debian's, because of this: {complaint}"),
     }
-    run(program.arg("peers").args(arguments))
+    run(&mut program)
 }
 
 fn built() -> Result<Command, String> {
