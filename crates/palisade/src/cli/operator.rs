@@ -132,15 +132,15 @@ impl ClusterArgs {
         network: &NetworkArgs,
     ) -> Result<Option<serve::cluster::Settings>, Failure> {
         if self.cluster.is_empty() && self.join.is_empty() {
-            return match self.timers {
+            return match self.given() {
                 None => Ok(None),
-                Some(timers) => {
+                Some((flag, value)) => {
                     let why = format!(
-                        "--timers {timers} is for the nodes of a cluster, and this is a single server"
+                        "{flag} {value} is for the nodes of a cluster, and this is a single server"
                     );
-                    Err(Failure::usage(why).hint(
-                        "leave --timers out, or name the cluster: --cluster PEER,PEER,… on each of its nodes, or --join URL",
-                    ))
+                    Err(Failure::usage(why).hint(format!(
+                        "leave {flag} out, or name the cluster: --cluster PEER,PEER,… on each of its nodes, or --join URL"
+                    )))
                 }
             };
         }
@@ -200,6 +200,29 @@ impl ClusterArgs {
             peer_tls,
             tls: network.to_others(self.peer_ca.as_deref()),
         }))
+    }
+
+    /// An option that only a node of a cluster has: three nodes without the list would be three authorities. A key that the
+    /// environment names may be for another program.
+    fn given(&self) -> Option<(&'static str, String)> {
+        let path = |path: &PathBuf| path.display().to_string();
+        let around = std::env::var_os("PALISADE_CLUSTER_KEY_FILE").map(PathBuf::from);
+        let key = self.cluster_key_file.as_ref();
+        let key = key.filter(|key| around.as_ref() != Some(key));
+        let given = [
+            ("--timers", self.timers.map(|timers| timers.to_string())),
+            (
+                "--peer-listen",
+                self.peer_listen.map(|peer| peer.to_string()),
+            ),
+            ("--peer-address", self.peer_address.clone()),
+            ("--advertise", self.advertise.as_ref().map(Uri::to_string)),
+            ("--cluster-key-file", key.map(path)),
+            ("--peer-ca", self.peer_ca.as_ref().map(path)),
+        ];
+        given
+            .into_iter()
+            .find_map(|(flag, value)| Some((flag, value?)))
     }
 
     fn peer_listen(&self, listen: SocketAddr) -> Result<SocketAddr, Failure> {

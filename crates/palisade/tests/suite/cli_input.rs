@@ -142,6 +142,22 @@ fn an_error_names_its_cause() {
         ),
         (&["serve", "--timers", "rack"], "this is a single server"),
         (
+            &["serve", "--peer-listen", "127.0.0.1:2"],
+            "leave --peer-listen out, or name the cluster",
+        ),
+        (
+            &["serve", "--peer-address", "a:2"],
+            "leave --peer-address out, or name the cluster",
+        ),
+        (
+            &["serve", "--advertise", "http://a:2"],
+            "leave --advertise out, or name the cluster",
+        ),
+        (
+            &["serve", "--cluster-key-file", "key"],
+            "leave --cluster-key-file out, or name the cluster",
+        ),
+        (
             &["serve", "--timers", "racks"],
             "rack, region, multi-region",
         ),

@@ -196,17 +196,13 @@ impl Node {
             .open(&self.log)
             .unwrap();
         let mut command = self.namespace.as_deref().map_or_else(palisade, palisade_in);
+        // Without a flag it is a single server, which has no peers.
+        let peer = ["--peer-listen", &*self.peer];
+        let peer = if more.is_empty() { &[] } else { &peer[..] };
         let child = command
-            .args([
-                "serve",
-                "--json",
-                "--listen",
-                &self.listen,
-                "--peer-listen",
-                &self.peer,
-                "--data",
-            ])
+            .args(["serve", "--json", "--listen", &self.listen, "--data"])
             .arg(&self.data)
+            .args(peer)
             .args(more)
             .envs(self.next.then_some(("PALISADE_TEST_NEXT_VERSION", "1")))
             .stdout(Stdio::piped())
