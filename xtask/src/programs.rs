@@ -17,13 +17,16 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::shell::{cargo, read, root};
+use crate::shell::{cargo, read, root, timed};
 
 /// All packages at once: tests of one package start the programs of another.
 pub(crate) const TESTS: [&str; 3] = ["test", "--workspace", "--all-features"];
 
 /// How long the output may stay open after a program has ended. A process that holds it then was left behind by a test.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The end of a job that took at least so long says how long, and what it computed: what is worth making faster.
+const LONG: Duration = Duration::from_secs(10);
 
 /// How many lines of what failed are shown again at the end, where a reader looks first.
 const LAST_LINES: usize = 40;
@@ -236,6 +239,7 @@ impl Job {
             .stdout(input.try_clone().map_err(failed)?)
             .stderr(input);
         let mut child = command.spawn().map_err(failed)?;
+        let mut computed = None;
         // The pipe ends with the last process that writes to it; this one does not.
         drop(command);
         let mut last = VecDeque::new();
@@ -248,18 +252,31 @@ impl Job {
         };
         let read = lines_of(output);
         // The channel ends when the last process that holds the output ends.
-        let status = loop {
-            match read.recv_timeout(Duration::from_millis(200)) {
-                Ok(line) => show(line),
-                Err(RecvTimeoutError::Disconnected) => break child.wait(),
-                Err(RecvTimeoutError::Timeout) => match child.try_wait() {
-                    Ok(None) => {}
-                    ended => break ended.map(Option::unwrap_or_default),
-                },
+        let (status, took) = timed(|| {
+            loop {
+                let heard = read.recv_timeout(Duration::from_millis(200));
+                if heard.is_err() {
+                    // While the process is there: it is also when it has ended and nobody knows yet.
+                    computed = computed_by(child.id()).or(computed);
+                }
+                match heard {
+                    Ok(line) => show(line),
+                    Err(RecvTimeoutError::Disconnected) => break child.wait(),
+                    Err(RecvTimeoutError::Timeout) => match child.try_wait() {
+                        Ok(None) => {}
+                        ended => break ended.map(Option::unwrap_or_default),
+                    },
+                }
             }
-        };
+        });
         let status = status.map_err(failed)?;
         let left_behind = drain(&read, &mut show, PATIENCE);
+        if took >= LONG {
+            let computed = computed.map_or_else(String::new, |it| {
+                format!(", {:.0} s of a processor", it.as_secs_f32())
+            });
+            show(format!("{:.0} s{computed}", took.as_secs_f32()));
+        }
         if !status.success() {
             let last = Vec::from(last).join("\n");
             let text = format!("{name} ended with {status}, its last lines:\n{last}");
@@ -306,6 +323,18 @@ fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
         }
     });
     receiver
+}
+
+/// The time of a processor that a process has had, and the children of which it knows the end. `None` where there is no `/proc`.
+fn computed_by(process: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name before it may have spaces, and brackets too. Then, in hundredths of a second, utime, stime, cutime and cstime
+    // (proc_pid_stat(5)).
+    let (_, fields) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks = fields.get(11..15)?.iter().map(|ticks| ticks.parse::<u64>());
+    let ticks: Vec<u64> = ticks.collect::<Result<_, _>>().ok()?;
+    Some(Duration::from_millis(10 * ticks.iter().sum::<u64>()))
 }
 
 /// Shows what is still in the pipe; true when somebody keeps it open.
@@ -413,6 +442,33 @@ mod tests {
         // The control: the first one has ended before the second one begins.
         let complaint = met("one", 1).unwrap_err();
         assert!(complaint.starts_with("a ended with exit status: 1"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_a_process_computed_counts_its_children_and_no_sleep() {
+        let script = "python3 -c 'import time\nwhile time.process_time() < 0.5: pass'; read _";
+        // Each ends with its input.
+        let [mut busy, mut idle] = [script, "read _"].map(|script| {
+            let mut shell = Command::new("sh");
+            let shell = shell.args(["-c", script]).stdin(Stdio::piped());
+            shell.spawn().unwrap()
+        });
+        let mut most = Duration::ZERO;
+        for _ in 0..3_000 {
+            most = computed_by(busy.id()).unwrap();
+            if most >= Duration::from_millis(450) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let control = computed_by(idle.id()).unwrap();
+        for child in [&mut busy, &mut idle] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(most >= Duration::from_millis(450), "{most:?}");
+        assert!(control < Duration::from_millis(450), "{control:?}");
     }
 
     #[test]

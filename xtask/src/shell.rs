@@ -57,13 +57,25 @@ pub(crate) fn again() -> Result<Command, String> {
     Ok(Command::new(path))
 }
 
-/// The same command at a low priority, so that it computes while others wait.
-pub(crate) fn patient(command: &Command) -> Command {
-    let mut nice = Command::new("nice");
-    // At 19, beside programs that always compute, it would hardly ever run.
-    nice.args(["-n", "10"]).arg(command.get_program());
-    nice.args(command.get_args());
-    nice
+/// The same command at a low priority, so that it computes while others wait: 10, or 19, at which it hardly ever runs beside
+/// programs that always compute.
+pub(crate) fn patient(command: &Command, nice: u8) -> Command {
+    let mut patient = Command::new("nice");
+    patient
+        .args(["-n", &nice.to_string()])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => patient.env(name, value),
+            None => patient.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        patient.current_dir(folder);
+    }
+    patient
 }
 
 /// Whether `cargo run` set this variable to describe `xtask`. Build scripts watch such variables, so a cargo
@@ -182,7 +194,7 @@ mod tests {
         if let Some(copy) = std::env::var_os(COPY) {
             std::fs::remove_file(copy).unwrap();
             let list = |command: &mut Command| read(command.arg("--list")).is_ok();
-            assert!(list(&mut again().unwrap()) && list(&mut patient(&again().unwrap())));
+            assert!(list(&mut again().unwrap()) && list(&mut patient(&again().unwrap(), 10)));
             // The control: its path leads to nothing.
             assert!(!list(&mut Command::new(std::env::current_exe().unwrap())));
             return;
