@@ -111,7 +111,7 @@ impl Plan {
             complaints.extend(stage.run(stages, &mut tally));
         }
         if let Some(release) = release {
-            // What needs it says why it failed.
+            // The count says why it failed.
             let _ = stages.add("rest of the release build", || release.finish());
         }
         if let Some(stage) = self.last(&mut tally)? {
