@@ -419,7 +419,7 @@ fn a_file_that_was_never_begun_is_not_a_damaged_one() {
     for (name, is_damaged) in [("redb.new", false), ("redb", true)] {
         let place = TestAuthority::new().reopen(&owner("one", "a"), |file| {
             let mut whole = fs::read(file).unwrap();
-            // What redb writes last: that the file is one of its own.
+            // The mark of redb, which it writes last.
             whole[..9].fill(0);
             fs::remove_file(file).unwrap();
             fs::write(file.with_extension(name), whole).unwrap();

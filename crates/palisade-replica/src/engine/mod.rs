@@ -74,7 +74,7 @@ const COMPLETE: Duration = Duration::from_millis(100);
 /// The most entries in one message.
 const ENTRIES_AT_ONCE: u64 = 64;
 
-/// After this long without a word of the leader another one would have been elected, if there were a majority.
+/// After this long without a word from the leader another one would have been elected, if there were a majority.
 const SILENT: Duration = Duration::from_secs(3);
 
 /// How long things take.

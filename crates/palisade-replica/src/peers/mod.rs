@@ -101,7 +101,7 @@ pub struct PeerStatus {
     pub refusal: Option<String>,
     /// The newest version of a batch that it reads (rule R21), once it has announced it.
     pub reads: Option<u8>,
-    /// How long the last call took that was answered.
+    /// How long the last answered call took.
     pub round_trip: Option<Duration>,
     /// The shortest one of the last five to ten seconds, of those that need no disk; nothing if there were too few to tell.
     pub shortest_round_trip: Option<Duration>,
