@@ -337,7 +337,7 @@ test("the bearer token comes from the option, the file or the environment", asyn
     server.close();
   });
   const urls = `http://127.0.0.1:${(server.address() as { port: number }).port}`;
-  const file = join(folder(t), "token");
+  const file = join(folder(), "token");
   writeFileSync(file, "of-the-file\n");
   process.env["PALISADE_TOKEN"] = "of-the-environment";
   t.after(() => {
@@ -367,7 +367,7 @@ test("a bearer token that is replaced in its file is taken without a restart", a
     server.close();
   });
   const urls = `http://127.0.0.1:${(server.address() as { port: number }).port}`;
-  const file = join(folder(t), "token");
+  const file = join(folder(), "token");
   // As Kubernetes does: the new file takes the old one's place.
   const replace = (text: string): void => {
     writeFileSync(`${file}.fresh`, text);

@@ -32,7 +32,7 @@ async function gateway(t: Scope): Promise<{ url: string; writes: () => number }>
     api.close();
   });
   const upstream = `http://127.0.0.1:${(api.address() as AddressInfo).port}`;
-  const data = join(folder(t), "gateway");
+  const data = join(folder(), "gateway");
   const free = "127.0.0.1:0";
   const args = ["gateway", "--listen", free, "--admin", free, "--upstream", upstream, "--data", data];
   return { url: `${(await palisade(t, ...args)).url}/orders`, writes: () => writes };

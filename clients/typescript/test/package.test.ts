@@ -7,8 +7,8 @@ import { existsSync, symlinkSync, writeFileSync } from "node:fs";
 
 import { folder, ROOT } from "./servers.js";
 
-test("the package installs into an empty folder and has what it exports", (t) => {
-  const here = folder(t);
+test("the package installs into an empty folder and has what it exports", () => {
+  const here = folder();
   const run = (program: string, ...args: string[]): string =>
     execFileSync(program, args, { cwd: here, encoding: "utf8", stdio: ["ignore", "pipe", "inherit"] });
   const packed = run("npm", "pack", "--silent", "--ignore-scripts", join(ROOT, "clients/typescript")).trim();

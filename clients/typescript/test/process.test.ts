@@ -164,7 +164,7 @@ for (const kind of ["worker", "cluster", "fork"] as const) {
   test(`beside a lease of its parent: a ${kind} has its own, and its end takes nobody's`, async (t) => {
     const { client, server } = await served(t);
     const mine = await client.acquire("mine", { ttlMs: 2_000 });
-    const place = folder(t);
+    const place = folder();
     const program = join(place, "other.mjs");
     writeFileSync(join(place, "hold.mjs"), ANOTHER);
     const send = kind === "worker" ? "parentPort.postMessage" : "process.send";

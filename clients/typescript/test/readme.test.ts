@@ -25,7 +25,7 @@ test("from npm install to a fenced write, in a folder of its own", async (t) => 
   const [build, install, fence] = shell.trim().split("\n");
   // clients/check has run the first command; the second one is run from here, so that `..` is a checkout.
   assert.equal(build, "npm ci --prefix ../palisade/clients/typescript");
-  const place = folder(t);
+  const place = folder();
   symlinkSync(ROOT, join(place, "palisade"));
   const project = join(place, "shop");
   mkdirSync(project);
@@ -152,7 +152,7 @@ test("the other examples run", async (t) => {
   await once(service, "listening");
   const upstream = `http://127.0.0.1:${(service.address() as AddressInfo).port}`;
   const free = "127.0.0.1:0";
-  const data = join(folder(t), "gateway");
+  const data = join(folder(), "gateway");
   const args = ["--listen", free, "--admin", free, "--upstream", upstream, "--data", data];
   const { url } = await palisade(t, "gateway", ...args);
   await client.withLock("/", {}, (lease) => pay(`${url}/orders/17`, lease));

@@ -95,7 +95,7 @@ async function onGateway(t: Scope): Promise<Fence> {
     http.createServer((_, response) => response.end()),
   );
   const free = "127.0.0.1:0";
-  const data = join(folder(t), "gateway");
+  const data = join(folder(), "gateway");
   const { url } = await palisade(
     t,
     ...["gateway", "--listen", free, "--admin", free, "--upstream", upstream, "--data", data],

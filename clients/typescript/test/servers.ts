@@ -47,11 +47,18 @@ export function binary(): string {
   return found(path, "run `cargo build -p palisade`, or set PALISADE_BINARY");
 }
 
-export function folder(t: Scope): string {
+const folders: string[] = [];
+
+/** A folder that is removed when this process ends: by then no program that a test started writes there. */
+export function folder(): string {
   const made = mkdtempSync(join(tmpdir(), "palisade-typescript-"));
-  t.after(() => {
-    rmSync(made, { recursive: true, force: true });
-  });
+  if (folders.push(made) === 1) {
+    process.once("exit", () => {
+      for (const each of folders) {
+        rmSync(each, { recursive: true, force: true });
+      }
+    });
+  }
   return made;
 }
 
@@ -88,7 +95,7 @@ export async function palisade(t: Scope, ...args: string[]): Promise<Running> {
 }
 
 export async function serve(t: Scope, ...args: string[]): Promise<Running> {
-  return palisade(t, "serve", "--listen", "127.0.0.1:0", "--data", join(folder(t), "data"), ...args);
+  return palisade(t, "serve", "--listen", "127.0.0.1:0", "--data", join(folder(), "data"), ...args);
 }
 
 export function connect(t: Scope, options: ClientOptions): Client {
@@ -109,7 +116,7 @@ export async function postgres(t: Scope): Promise<string> {
   const version = versions.sort((one, other) => Number(one) - Number(other)).at(-1);
   assert.ok(version !== undefined, "PostgreSQL is missing: install the Debian package postgresql");
   const programs = `/usr/lib/postgresql/${version}/bin`;
-  const place = folder(t);
+  const place = folder();
   // PostgreSQL does not run as root.
   const asUser = process.getuid?.() === 0 ? ["--reuid=postgres", "--regid=postgres", "--clear-groups"] : undefined;
   if (asUser !== undefined) {
@@ -139,7 +146,7 @@ export async function postgres(t: Scope): Promise<string> {
 /** A MariaDB with the fence. */
 export async function mariadb(t: Scope): Promise<string> {
   const install = found("/usr/bin/mariadb-install-db", "install the Debian package mariadb-server");
-  const place = folder(t);
+  const place = folder();
   const shared = [
     "--no-defaults",
     `--user=${userInfo().username}`,
@@ -168,7 +175,7 @@ export async function mariadb(t: Scope): Promise<string> {
 export async function redis(t: Scope): Promise<string> {
   const program = found("/usr/bin/redis-server", "install the Debian package redis-server (7 or later)");
   const port = await freePort();
-  const child = start(t, program, ["--port", String(port), "--bind", "127.0.0.1", "--dir", folder(t), "--save", ""]);
+  const child = start(t, program, ["--port", String(port), "--bind", "127.0.0.1", "--dir", folder(), "--save", ""]);
   const url = `redis://127.0.0.1:${port}`;
   await ready(child, async () => {
     const one = new Redis(url, { lazyConnect: true, retryStrategy: () => null });

@@ -45,7 +45,7 @@ function palisade(...args: string[]): string {
 
 /** A file with a total of 0, and the fence that the program installs. */
 function fenced(t: Scope, ...tables: string[]): { db: Sqlite; file: string; url: string } {
-  const file = join(folder(t), "data.sqlite");
+  const file = join(folder(), "data.sqlite");
   const db = open(t, file);
   db.exec("PRAGMA journal_mode = WAL; CREATE TABLE totals (total INTEGER NOT NULL); INSERT INTO totals VALUES (0)");
   const url = `sqlite://${file}`;
@@ -217,7 +217,7 @@ test("wrong calls are named", { skip }, (t) => {
     },
   };
   assert.throws(() => transact(db, "orders", lost, set(1)), loss);
-  const bare = open(t, join(folder(t), "bare.sqlite"));
+  const bare = open(t, join(folder(), "bare.sqlite"));
   assert.throws(() => transact(bare, "orders", 1, set(1)), FenceNotInstalled);
   assert.throws(() => transact(bare, "orders", 1, set(1)), /run `palisade fence install sqlite`/);
 });

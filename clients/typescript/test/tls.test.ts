@@ -12,8 +12,8 @@ import { Client, Invalid, Unavailable, UnknownOutcome, type TlsOptions } from ".
 import { binary, connect, folder, serve, type Running, type Scope } from "./servers.js";
 
 /** A CA with a certificate for a server and one for a client. */
-function authority(t: Scope): string {
-  const place = folder(t);
+function authority(): string {
+  const place = folder();
   for (const subject of ["127.0.0.1", "me"]) {
     execFileSync(binary(), ["auth", "cert", "--dir", place, subject], { stdio: "ignore" });
   }
@@ -37,7 +37,7 @@ function files(place: string): TlsOptions {
 }
 
 test("certificates: both sides prove who they are", async (t) => {
-  const place = authority(t);
+  const place = authority();
   const server = await secured(t, place);
   assert.match(server.url, /^https:/);
   for (const tls of [read(place), files(place)]) {
@@ -58,7 +58,7 @@ test("certificates: both sides prove who they are", async (t) => {
 });
 
 test("a new connection has what is in the files", async (t) => {
-  const [old, fresh, mine] = [authority(t), authority(t), folder(t)];
+  const [old, fresh, mine] = [authority(), authority(), folder()];
   // As Kubernetes does: the new file takes the old one's place.
   const take = (from: string, ...names: string[]): void => {
     for (const name of names) {
@@ -90,7 +90,7 @@ test("a new connection has what is in the files", async (t) => {
 
 /** A server that knows who a connection belongs to for its first answers only, as if its certificate were over. */
 async function forgetful(t: Scope, knows: number): Promise<{ urls: string; tls: TlsOptions; asked: string[] }> {
-  const ca = authority(t);
+  const ca = authority();
   const [cert, key] = [readFileSync(join(ca, "127.0.0.1.pem")), readFileSync(join(ca, "127.0.0.1.key"))];
   const answers = new WeakMap<object, number>();
   const asked: string[] = [];
@@ -136,8 +136,8 @@ test("a connection whose certificate is over is replaced", async (t) => {
   assert.deepEqual(stranger.asked, [shown, shown]);
 });
 
-test("files that cannot be used are named", (t) => {
-  const ca = authority(t);
+test("files that cannot be used are named", () => {
+  const ca = authority();
   const cases: [TlsOptions, RegExp][] = [
     [{ caFile: join(ca, "nobody.pem") }, /nobody\.pem/],
     [{ certFile: join(ca, "me.pem"), keyFile: join(ca, "127.0.0.1.key") }, /mismatch/],
