@@ -56,8 +56,13 @@ impl Authority {
         Client::new(self.service.clone()).unwrap()
     }
 
-    fn client_with(&self, clock: Arc<VirtualClock>) -> Client {
-        Client::with(self.service.clone(), clock, &Options::default()).unwrap()
+    /// A process whose clock says that it is paused hears no notice either.
+    fn paused_client(&self, clock: Arc<VirtualClock>) -> Client {
+        let options = Options {
+            notices: false,
+            ..Options::default()
+        };
+        Client::with(self.service.clone(), clock, &options).unwrap()
     }
 
     async fn advance(&self, by: Duration) {
@@ -97,7 +102,7 @@ for_every_authority![
 
 async fn a_paused_holder_learns_that_it_is_late_and_its_token_is_lower(authority: Authority) {
     let clock = Arc::new(VirtualClock::at(secs(77)));
-    let (paused, other) = (authority.client_with(clock.clone()), authority.client());
+    let (paused, other) = (authority.paused_client(clock.clone()), authority.client());
     let late = paused.lock("orders").ttl(secs(10)).acquire().await.unwrap();
     late.check().unwrap();
     // The process is stopped for the full time of its lease.
@@ -153,7 +158,7 @@ async fn an_operator_takes_a_lock_and_its_holder_learns_it(authority: Authority)
 
 async fn locks_under_one_lease_expire_together(authority: Authority) {
     let clock = Arc::new(VirtualClock::at(secs(5)));
-    let client = authority.client_with(clock.clone());
+    let client = authority.paused_client(clock.clone());
     let orders = client.lock("orders").ttl(secs(10)).acquire().await.unwrap();
     let stock = client.lock("stock").under(&orders).acquire().await.unwrap();
     assert_eq!(stock.lease_id(), orders.lease_id());
