@@ -447,28 +447,23 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn what_a_process_computed_counts_its_children_and_no_sleep() {
-        let script = "python3 -c 'import time\nwhile time.process_time() < 0.5: pass'; read _";
-        // Each ends with its input.
-        let [mut busy, mut idle] = [script, "read _"].map(|script| {
+        let compute = "python3 -c 'import time\nwhile time.process_time() < 0.5: pass'";
+        let [busy, idle] = [compute, "true"].map(|first| {
+            // It ends with its input.
+            let script = format!("{first}; echo; read _");
             let mut shell = Command::new("sh");
-            let shell = shell.args(["-c", script]).stdin(Stdio::piped());
-            shell.spawn().unwrap()
+            shell.args(["-c", &script]);
+            let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut shell = shell.spawn().unwrap();
+            let said = shell.stdout.take().unwrap();
+            BufReader::new(said).read_line(&mut String::new()).unwrap();
+            let computed = computed_by(shell.id()).unwrap();
+            drop(shell.stdin.take());
+            shell.wait().unwrap();
+            computed
         });
-        let mut most = Duration::ZERO;
-        for _ in 0..3_000 {
-            most = computed_by(busy.id()).unwrap();
-            if most >= Duration::from_millis(450) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let control = computed_by(idle.id()).unwrap();
-        for child in [&mut busy, &mut idle] {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-        assert!(most >= Duration::from_millis(450), "{most:?}");
-        assert!(control < Duration::from_millis(450), "{control:?}");
+        assert!(busy >= Duration::from_millis(450), "{busy:?}");
+        assert!(idle < Duration::from_millis(450), "{idle:?}");
     }
 
     #[test]
