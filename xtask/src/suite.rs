@@ -188,7 +188,7 @@ impl Plan {
         !self.quick && self.filter.is_empty()
     }
 
-    /// The hot path against its baseline, when all tests run. What the machine does meanwhile does not change a count.
+    /// The hot path against its baseline, when all tests run. A count does not depend on what else the machine does.
     fn instructions(&self, tally: &mut Tally) -> Result<Option<Job>, String> {
         if !self.runs_all() {
             return Ok(None);
