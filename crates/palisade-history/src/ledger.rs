@@ -94,6 +94,17 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Begins the file, if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn begin(path: &Path) -> Result<(), Error> {
+        if !path.try_exists().map_err(redb::Error::from)? {
+            begin(path)?;
+        }
+        Ok(())
+    }
+
     /// Opens the file of an authority, or begins it. A file of another authority, or of another format, or one that is
     /// damaged, is set aside under another name, and a new one is begun.
     ///

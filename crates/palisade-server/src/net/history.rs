@@ -91,7 +91,7 @@ pub(super) struct HistoryFigures {
 }
 
 impl History {
-    /// Starts the thread, which opens the file. Without settings there is no history.
+    /// Begins the file, and starts the thread that opens it. Without settings there is no history.
     pub(super) fn start(
         settings: Option<&HistorySettings>,
         handle: &Handle,
@@ -115,6 +115,10 @@ impl History {
             gap: GapReason::LogDropped,
             refill: Pause::default(),
         };
+        // Before anybody is served: `cp` fails if the file gets its name while it copies the directory.
+        if writer.look_for_room().is_ok() {
+            let _told_when_it_opens = Ledger::begin(&writer.settings.file);
+        }
         std::thread::Builder::new()
             .name("palisade-past".into())
             .spawn(move || writer.work(&queue))?;

@@ -1,7 +1,10 @@
 //! People change a data directory behind the server's back: no token is issued twice (rule A5).
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -218,6 +221,29 @@ fn an_older_copy_put_back_in_place_is_refused_until_it_is_restored_in_place() {
             server.stop(Signal::TERM);
             place.serve().stop(Signal::TERM);
         }
+    }
+}
+
+/// Otherwise `cp` of the directory fails.
+#[test]
+fn no_file_of_a_new_server_is_renamed_once_it_answers() {
+    for _ in 0..10 {
+        let place = TestDirectory::new();
+        let server = place.serve();
+        let names = || {
+            let files = fs::read_dir(place.path("data")).unwrap();
+            let names = files.map(|file| file.unwrap().file_name());
+            names.collect::<BTreeSet<_>>()
+        };
+        let mut stream = TcpStream::connect(server.url.replace("http://", "")).unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        let first = names();
+        server.grant("a");
+        assert!(first.contains(OsStr::new("history.redb")), "{first:?}");
+        assert!(first.is_subset(&names()), "{first:?}");
     }
 }
 
