@@ -55,6 +55,10 @@ pub struct ClusterReply {
     pub snapshot: Option<u64>,
     /// Why this node's log takes nothing, if its disk is full.
     pub disk_full: Option<String>,
+    /// Whether a change of its voters is half made: until it ends, a majority of those before it is needed, and one of
+    /// those after it.
+    #[serde(default)]
+    pub changing: bool,
     /// The members, by node id.
     pub members: Vec<ClusterMember>,
 }

@@ -279,6 +279,9 @@ fn text(view: &ClusterReply, out: Out) -> String {
             text.push_str(&format!("\nnode {} is too far away: {why}\n", member.node));
         }
     }
+    if view.changing {
+        text.push_str(&format!("\n{}\n", cluster_check::CHANGING));
+    }
     if let Some(full) = &view.disk_full {
         text.push_str(&format!(
             "\nthe disk of node {} is full: {full}\n",

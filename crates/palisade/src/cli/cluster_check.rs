@@ -10,6 +10,9 @@ use super::output::Out;
 /// It must not be stopped, or not be removed.
 const NOT_NOW: u8 = 1;
 
+/// What a half-made change of the voters means.
+pub(super) const CHANGING: &str = "the members are being changed: until that ends, a majority of those before is needed, and one of those after";
+
 /// The verdict of one view about one node.
 struct NodeVerdict {
     /// Of the nodes that vote, those that would be left running, how many of them are needed, and how many vote.
@@ -60,6 +63,10 @@ pub(super) fn carry_out(view: &ClusterReply, node: &str, out: Out) -> Result<(),
         let why = "no node leads that could be asked, so no other node may be stopped or removed";
         return Err(Failure::new(NOT_NOW, Code::NotLeader, why.to_owned())
             .hint("see `palisade cluster status`, with the addresses of all nodes"));
+    }
+    if view.changing {
+        return Err(Failure::new(NOT_NOW, Code::Refused, CHANGING.to_owned())
+            .hint("type this again in a moment; if it does not end, `palisade cluster status` says which node is missing"));
     }
     if !view.members.iter().any(|member| member.node == node) {
         let why = format!("node {node} is not a member; see `palisade cluster status`");
@@ -135,7 +142,21 @@ mod tests {
             applied: None,
             snapshot: None,
             disk_full: None,
+            changing: false,
             members: alive.iter().enumerate().map(member).collect(),
+        }
+    }
+
+    /// The control is the same cluster before or after.
+    #[test]
+    fn no_node_may_be_stopped_while_the_members_are_changed() {
+        for changing in [false, true] {
+            let view = ClusterReply {
+                changing,
+                ..view(&[true, true, true])
+            };
+            let verdict = carry_out(&view, "1", Out::new(true));
+            assert_eq!(verdict.is_ok(), !changing);
         }
     }
 

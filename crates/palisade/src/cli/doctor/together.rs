@@ -369,6 +369,7 @@ mod tests {
             applied: None,
             snapshot: None,
             disk_full: None,
+            changing: false,
             members: (1..=3).map(member).collect(),
         }
     }

@@ -93,6 +93,7 @@ impl Cluster for ClusterView {
             applied: progress.applied.map(|id| id.index),
             snapshot: progress.snapshot.map(|id| id.index),
             disk_full: self.disk.full(),
+            changing: progress.members.voters.len() > 1,
             members: members.collect(),
         }
     }
