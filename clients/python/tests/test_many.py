@@ -17,8 +17,8 @@ from palisade._process import PerProcess
 from palisade.testing import MemoryServer
 
 LEASES = 200
-#: On a machine that is late, too: beyond the few that renew, a thread begins for what waits too long.
-FEW_THREADS = LEASES // 2
+#: The few that renew, those that wait for what is due, and the program's own.
+FEW_THREADS = 24
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,8 @@ def own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_hundred_leases_are_renewed_by_a_few_threads(served: Served) -> None:
     before = threading.active_count()
     with served.client(notices=False) as client:
-        grants = [client.lock(f"lock-{number}", ttl="9s").acquire() for number in range(LEASES)]
+        # Their renewals bear two seconds of a machine that is late; what waits longer gets a thread beyond the few.
+        grants = [client.lock(f"lock-{number}", ttl="30s").acquire() for number in range(LEASES)]
         began = [grant._hold.deadline for grant in grants]
         most = 0
 

@@ -140,7 +140,7 @@ fn deb(program: &Path, revision: &str, compression: &str) -> Result<PathBuf, Str
     // Cargo gives the version of this crate, which is the workspace's.
     let version = format!("{}-{revision}", env!("CARGO_PKG_VERSION"));
     let mut build = Command::new(root().join("deploy/debian/build"));
-    build.env("COMPRESSION", compression);
+    build.env("PALISADE_DEB_COMPRESSION", compression);
     let printed = read(build.arg(program).arg(version).arg(dist))?;
     Ok(PathBuf::from(printed.trim()))
 }

@@ -10,7 +10,7 @@ use super::output::Out;
 /// It must not be stopped, or not be removed.
 const NOT_NOW: u8 = 1;
 
-/// What a half-made change of the voters means.
+/// The reason while a change of the voters is half made.
 pub(super) const CHANGING: &str = "the members are being changed: until that ends, a majority of those before is needed, and one of those after";
 
 /// The verdict of one view about one node.
