@@ -343,6 +343,9 @@ fn bytes(machine: &Machine) -> Vec<u8> {
 fn hash(entry: &Entry) -> u64 {
     use std::hash::{Hash as _, Hasher as _};
     let mut hasher = std::hash::DefaultHasher::new();
-    format!("{:?}", entry.payload).hash(&mut hasher);
+    match &entry.payload {
+        Payload::Batch(batch) => batch.hash(&mut hasher),
+        other => format!("{other:?}").hash(&mut hasher),
+    }
     hasher.finish()
 }

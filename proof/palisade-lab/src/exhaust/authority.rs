@@ -1,15 +1,16 @@
-//! The real machine: each of its states is stored once, and each step from it is computed
-//! once.
+//! The real machine: each of its states is stored once, and each step from it is computed once.
 
-use std::collections::HashMap;
+use std::rc::Rc;
 
+use foldhash::{HashMap, HashMapExt as _};
 use palisade_core::limits::{MAX_WAIT, RESTORE_LEAP};
-use palisade_core::machine::Record;
+use palisade_core::machine::{LiveGrant, Record};
 use palisade_core::{
     Acquire, Away, ClientId, Command, Effect, Entry, GrantRef, Granted, LeaseKey, LockMode,
     LockName, Machine, Others, Outcome, Permits, RequestId, Timestamp, Token, Ttl, Under, WallTime,
     invariants,
 };
+use palisade_pipeline::codec::encode_record;
 
 use super::scope::{Scope, name};
 
@@ -70,7 +71,6 @@ pub(super) enum Step {
 }
 
 /// The result of a step.
-#[derive(Clone)]
 pub(super) struct Stepped {
     pub(super) machine: MachineId,
     pub(super) outcome: Outcome,
@@ -80,10 +80,26 @@ pub(super) struct Stepped {
     pub(super) broken: Option<String>,
 }
 
+/// A state of the machine, with what is asked of it in every state of the search.
+struct Reached {
+    machine: Machine,
+    /// When the first lease is over, if the lock is held.
+    expires: Option<Timestamp>,
+    /// When the first window of an orphan is over.
+    window: Option<Timestamp>,
+    /// The lock's live grants.
+    live: Vec<Live>,
+}
+
+struct Live {
+    client: u8,
+    number: Token,
+}
+
 pub(super) struct Authority {
-    states: Vec<Machine>,
-    known: HashMap<String, MachineId>,
-    steps: HashMap<(MachineId, Step), Stepped>,
+    states: Vec<Reached>,
+    known: HashMap<Vec<u8>, MachineId>,
+    steps: HashMap<(MachineId, Step), Rc<Stepped>>,
     lock: LockName,
     /// The other lock of a set.
     other: LockName,
@@ -95,12 +111,10 @@ pub(super) struct Authority {
 impl Authority {
     /// `None` only if letters were not valid names.
     pub(super) fn new(scope: Scope) -> Option<Authority> {
-        let machine = Machine::new(1);
-        let known = HashMap::from([(canonical(&machine), 0)]);
         let names = (0..scope.clients).map(|client| ClientId::new(&name(client)));
-        Some(Authority {
-            states: vec![machine],
-            known,
+        let mut authority = Authority {
+            states: Vec::new(),
+            known: HashMap::new(),
             steps: HashMap::new(),
             lock: LockName::new("lock").ok()?,
             other: LockName::new("other").ok()?,
@@ -110,7 +124,10 @@ impl Authority {
                 ClientId::new("operator").ok()?,
             ),
             clients: names.collect::<Result<_, _>>().ok()?,
-        })
+        };
+        let first = authority.keep(Machine::new(1));
+        assert_eq!(first, Authority::FIRST);
+        Some(authority)
     }
 
     /// The initial authority, before any request.
@@ -122,56 +139,35 @@ impl Authority {
     }
 
     pub(super) fn is_held(&self, machine: MachineId) -> bool {
-        self.expires(machine).is_some()
+        self.reached_as(machine).expires.is_some()
     }
 
     /// The numbers of the lock's live grants.
-    pub(super) fn live(&self, machine: MachineId) -> Vec<Token> {
-        self.live_but(machine, None)
+    pub(super) fn live(&self, machine: MachineId) -> impl Iterator<Item = Token> {
+        let grants = self.reached_as(machine).live.iter();
+        grants.map(|grant| grant.number)
     }
 
     /// The same, without those of a client.
-    pub(super) fn live_but(&self, machine: MachineId, client: Option<u8>) -> Vec<Token> {
-        let records = self.states[machine as usize].records();
-        let grants = records.filter_map(|record| match record {
-            Record::Grant(grant) => Some(grant),
-            Record::Share(share) => Some(share.grant),
-            _ => None,
-        });
-        let of_lock = grants.filter(|grant| {
-            let [owner, ..] = *grant.key.as_bytes();
-            grant.lock == self.lock && Some(owner) != client
-        });
-        of_lock.map(|grant| grant.token).collect()
-    }
-
-    /// When the first window of an orphan is over.
-    fn window(&self, machine: MachineId) -> Option<Timestamp> {
-        let machine = &self.states[machine as usize];
-        let windows = machine.records().filter_map(|record| match record {
-            Record::Waiter(waiter) => waiter.orphan,
-            _ => None,
-        });
-        windows.min()
+    pub(super) fn live_but(&self, machine: MachineId, client: u8) -> impl Iterator<Item = Token> {
+        let grants = self.reached_as(machine).live.iter();
+        let others = grants.filter(move |grant| grant.client != client);
+        others.map(|grant| grant.number)
     }
 
     pub(super) fn has_orphans(&self, machine: MachineId) -> bool {
-        self.window(machine).is_some()
+        self.reached_as(machine).window.is_some()
     }
 
-    fn expires(&self, machine: MachineId) -> Option<Timestamp> {
-        let machine = &self.states[machine as usize];
-        let view = machine.view(&self.lock, machine.now())?;
-        let readers = view.readers.iter().map(|reader| &reader.holder);
-        let remaining = readers.chain(&view.holder).map(|holder| holder.remaining);
-        Some(machine.now().after(remaining.min()?))
+    fn reached_as(&self, machine: MachineId) -> &Reached {
+        &self.states[machine as usize]
     }
 
-    pub(super) fn step(&mut self, machine: MachineId, step: Step) -> Stepped {
+    pub(super) fn step(&mut self, machine: MachineId, step: Step) -> Rc<Stepped> {
         if let Some(known) = self.steps.get(&(machine, step)) {
             return known.clone();
         }
-        let stepped = self.take(machine, step);
+        let stepped = Rc::new(self.take(machine, step));
         self.steps.insert((machine, step), stepped.clone());
         stepped
     }
@@ -181,11 +177,11 @@ impl Authority {
             Step::Restore { backup, .. } => backup,
             _ => from,
         };
-        let mut machine = self.states[begin as usize].clone();
+        let mut machine = self.reached_as(begin).machine.clone();
         let now = machine.now();
         let at = match step {
-            Step::Expire => self.expires(from).unwrap_or(now),
-            Step::EndWindow => self.window(from).unwrap_or(now),
+            Step::Expire => self.reached_as(from).expires.unwrap_or(now),
+            Step::EndWindow => self.reached_as(from).window.unwrap_or(now),
             _ => now,
         };
         let mut effects = Vec::new();
@@ -367,9 +363,43 @@ impl Authority {
         let next = u32::try_from(self.states.len()).unwrap_or(u32::MAX);
         let id = *self.known.entry(canonical(&machine)).or_insert(next);
         if id == next {
-            self.states.push(machine);
+            self.states.push(Reached::new(machine, &self.lock));
         }
         id
+    }
+}
+
+impl Reached {
+    fn new(machine: Machine, lock: &LockName) -> Reached {
+        let (mut live, mut window) = (Vec::new(), None::<Timestamp>);
+        let mut add = |grant: &LiveGrant| {
+            if grant.lock == *lock {
+                let [client, ..] = *grant.key.as_bytes();
+                let number = grant.token;
+                live.push(Live { client, number });
+            }
+        };
+        for record in machine.records() {
+            match &record {
+                Record::Grant(grant) => add(grant),
+                Record::Share(share) => add(&share.grant),
+                Record::Waiter(waiter) => {
+                    window = window.into_iter().chain(waiter.orphan).min();
+                }
+                _ => {}
+            }
+        }
+        let expires = machine.view(lock, machine.now()).and_then(|view| {
+            let readers = view.readers.iter().map(|reader| &reader.holder);
+            let remaining = readers.chain(&view.holder).map(|holder| holder.remaining);
+            Some(machine.now().after(remaining.min()?))
+        });
+        Reached {
+            machine,
+            expires,
+            window,
+            live,
+        }
     }
 }
 
@@ -403,26 +433,14 @@ fn readers(machine: &Machine, lock: &LockName) -> Vec<GrantRef> {
     shares.collect()
 }
 
-/// Equal for machines that will answer alike: their records without the event counter.
-fn canonical(machine: &Machine) -> String {
-    let mut text = String::new();
-    for record in machine.records() {
-        // Printing hides the keys.
-        let key = match &record {
-            Record::Lease(lease) => Some(lease.key),
-            Record::Grant(grant) => Some(grant.key),
-            Record::Over(over) => Some(over.key),
-            Record::Share(share) => Some(share.grant.key),
-            Record::Head(_) | Record::Kept(_) | Record::Waiter(_) | Record::Answered(_) => None,
-        };
-        match record {
-            Record::Head(mut head) => {
-                (head.revision, head.arrivals) = (0, 0);
-                text += &format!("{head:?}");
-            }
-            other => text += &format!("{other:?}{}", key.map_or(String::new(), |key| key.to_hex())),
+/// Equal for machines that will answer alike: a snapshot without the event counter.
+fn canonical(machine: &Machine) -> Vec<u8> {
+    let mut snapshot = Vec::new();
+    for mut record in machine.records() {
+        if let Record::Head(head) = &mut record {
+            (head.revision, head.arrivals) = (0, 0);
         }
-        text.push('\n');
+        encode_record(&mut snapshot, &record);
     }
-    text
+    snapshot
 }

@@ -1,6 +1,8 @@
 //! Breadth-first search through all states.
 
-use std::collections::HashMap;
+use std::rc::Rc;
+
+use foldhash::{HashSet, HashSetExt as _};
 
 use super::authority::Authority;
 use super::describe;
@@ -52,8 +54,9 @@ pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String>
         weakness,
         authority,
     };
-    let first = State::first(scope, Authority::FIRST);
-    let mut known: HashMap<State, StateIndex> = HashMap::from([(first.clone(), 0)]);
+    let first = Rc::new(State::first(scope, Authority::FIRST));
+    let mut known = HashSet::new();
+    known.insert(first.clone());
     let mut arrivals: Vec<Option<Arrival>> = vec![None];
     let mut frontier = vec![(0, first)];
     let (mut depth, mut losing, mut end) = (0, 0, None);
@@ -72,8 +75,8 @@ pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String>
                 }
                 let place =
                     StateIndex::try_from(arrivals.len()).map_err(|_| "more than 2^32 states")?;
-                if !known.contains_key(&next) {
-                    known.insert(next.clone(), place);
+                let next = Rc::new(next);
+                if known.insert(next.clone()) {
                     arrivals.push(Some(arrival));
                     later.push((place, next));
                 }

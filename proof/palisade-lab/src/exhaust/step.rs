@@ -231,12 +231,12 @@ impl World {
             }
             Action::ReleaseAgain(number) => {
                 next.left.resends -= 1;
-                let mut others = self.authority.live(next.machine);
                 // An authority from a backup may have forgotten the earlier release.
-                others.retain(|live| Some(*live) != next.clients[usize::from(number)].grant);
-                let wrong = self.release(next, number);
+                let own = next.clients[usize::from(number)].grant;
                 let live = self.authority.live(next.machine);
-                let freed = others.iter().any(|other| !live.contains(other));
+                let others: Vec<Token> = live.filter(|live| Some(*live) != own).collect();
+                let wrong = self.release(next, number);
+                let freed = self.has_ended(next, &others);
                 wrong.or(freed.then_some(Wrong::ReleasedAnother))
             }
             Action::Expire => self.authority_step(next, Step::Expire).1,
@@ -277,29 +277,30 @@ impl World {
     }
 
     fn authority_step(&mut self, next: &mut State, step: Step) -> (Outcome, Option<Wrong>) {
+        let stepped = self.authority.step(next.machine, step);
         let Stepped {
             machine,
             outcome,
             granted,
             broken,
-        } = self.authority.step(next.machine, step);
-        next.machine = machine;
-        let mut wrong = broken.map(|_| Wrong::Invariant);
+        } = &*stepped;
+        next.machine = *machine;
+        let mut wrong = broken.as_ref().map(|_| Wrong::Invariant);
         for (number, ask, granted) in granted {
             wrong = wrong.or(issue(next, granted.number()));
-            let token = self.told(&granted);
-            let client = &mut next.clients[usize::from(number)];
-            if client.asks == ask && client.phase == Phase::Waiting {
+            let token = self.told(granted);
+            let client = &mut next.clients[usize::from(*number)];
+            if client.asks == *ask && client.phase == Phase::Waiting {
                 if client.upgrade == Upgrade::Asked {
                     (client.upgrade, client.claimed) = (Upgrade::Granted, 0);
                 }
                 (client.phase, client.token) = (Phase::Holding, Some(token));
-                (client.grant, client.slot) = (Some(granted.number()), slot(&granted));
-            } else if client.asks == ask && client.phase == Phase::Forgotten {
+                (client.grant, client.slot) = (Some(granted.number()), slot(granted));
+            } else if client.asks == *ask && client.phase == Phase::Forgotten {
                 wrong = wrong.or(Some(Wrong::OrphanGranted));
             }
         }
-        (outcome, wrong)
+        (outcome.clone(), wrong)
     }
 
     /// The token that a client gets.
@@ -357,7 +358,7 @@ impl World {
                 ask,
             },
         };
-        let others = self.authority.live_but(next.machine, Some(number));
+        let others: Vec<Token> = self.authority.live_but(next.machine, number).collect();
         let (outcome, wrong) = self.authority_step(next, step);
         let wrong = wrong.or(self.ended_another(next, &others));
         let client = &mut next.clients[usize::from(number)];
@@ -392,16 +393,20 @@ impl World {
             client: number,
             ask: client.asks,
         };
-        let all = self.authority.live(next.machine);
+        let all: Vec<Token> = self.authority.live(next.machine).collect();
         let (_, wrong) = self.authority_step(next, step);
         wrong.or(self.ended_another(next, &all))
     }
 
-    /// Whether one of these grants is over.
     fn ended_another(&self, state: &State, before: &[Token]) -> Option<Wrong> {
-        let live = self.authority.live(state.machine);
-        let ended = before.iter().any(|other| !live.contains(other));
+        let ended = self.has_ended(state, before);
         ended.then_some(Wrong::EndedAnother)
+    }
+
+    /// Whether one of these grants is over.
+    fn has_ended(&self, state: &State, grants: &[Token]) -> bool {
+        let ended = |grant: &Token| self.authority.live(state.machine).all(|live| live != *grant);
+        grants.iter().any(ended)
     }
 
     fn ask(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
@@ -480,7 +485,7 @@ impl World {
     }
 
     fn at_resource(&self, next: &mut State, number: u8, ask: ResourceOp) -> Option<Wrong> {
-        let live = self.authority.live(next.machine);
+        let machine = next.machine;
         let client = &mut next.clients[usize::from(number)];
         let place = match ask {
             ResourceOp::Claim => client.claimed,
@@ -505,7 +510,7 @@ impl World {
             }
             Decision::Repeat => None,
             Decision::Reject => {
-                let is_live = client.grant.is_some_and(|grant| live.contains(&grant));
+                let is_live = (self.authority.live(machine)).any(|live| Some(live) == client.grant);
                 (client.phase, client.token) = (Phase::Idle, None);
                 (client.claimed, client.read) = (0, 0);
                 let unjust = is_live && next.floor < Some(token);
