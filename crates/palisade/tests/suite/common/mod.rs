@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -19,15 +20,28 @@ pub(crate) mod proxy;
 /// The time limit of everything that should happen at once; only a failing test waits this long.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
+const PALISADE: &str = env!("CARGO_BIN_EXE_palisade");
+
 /// The program under test, without the environment of the person who runs the tests.
 pub(crate) fn palisade() -> Command {
-    program(Command::new(env!("CARGO_BIN_EXE_palisade")))
+    let mut command = Command::new(PALISADE);
+    // `nohup` and a shell's `&` let this process ignore these signals, and with it all that it starts.
+    let obeyed = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: a plain system call, as is allowed between fork and exec; the default disposition has no handler.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: it does nothing but these calls.
+    unsafe { command.pre_exec(obeyed) };
+    program(command)
 }
 
 /// The same, in a network namespace.
 fn palisade_in(namespace: &str) -> Command {
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_palisade")]);
+    command.args(["netns", "exec", namespace, PALISADE]);
     program(command)
 }
 
@@ -35,12 +49,7 @@ fn palisade_in(namespace: &str) -> Command {
 pub(crate) fn palisade_ahead(seconds: u32) -> Command {
     let mut command = Command::new("unshare");
     let ahead = seconds.to_string();
-    command.args([
-        "--time",
-        "--boottime",
-        &ahead,
-        env!("CARGO_BIN_EXE_palisade"),
-    ]);
+    command.args(["--time", "--boottime", &ahead, PALISADE]);
     program(command)
 }
 
