@@ -405,7 +405,11 @@ impl World {
 
     /// Whether one of these grants is over.
     fn has_ended(&self, state: &State, grants: &[Token]) -> bool {
-        let ended = |grant: &Token| self.authority.live(state.machine).all(|live| live != *grant);
+        let ended = |grant: &Token| {
+            self.authority
+                .live(state.machine)
+                .all(|live| live != *grant)
+        };
         grants.iter().any(ended)
     }
 
