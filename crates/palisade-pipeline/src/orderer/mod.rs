@@ -22,15 +22,6 @@
 mod intake;
 mod presence;
 mod replies;
-/// The command for a request whose connection to its caller broke.
-fn left_by(request: RequestId, may_return: bool) -> Command {
-    if may_return {
-        Command::Orphan(request)
-    } else {
-        Command::Withdraw(request)
-    }
-}
-
 #[cfg(test)]
 mod tests;
 
@@ -585,5 +576,14 @@ impl<A: ReplyAddress> Orderer<A> {
             }
         }
         applied.outcome
+    }
+}
+
+/// The command for a request whose connection to its caller broke.
+fn left_by(request: RequestId, may_return: bool) -> Command {
+    if may_return {
+        Command::Orphan(request)
+    } else {
+        Command::Withdraw(request)
     }
 }
