@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::common::proxy::Proxy;
 use crate::common::{
     Run, SOON, Server, children, exists, is_alive, is_stopped, living, now, palisade, send, stat,
-    status, stop, text, until_dead, until_in, until_time,
+    status, stop, text, until_in, until_time,
 };
 use palisade_core::Timestamp;
 use rustix::process::Signal;
@@ -29,9 +29,13 @@ fn ttl() -> Duration {
     *TTL
 }
 
-/// Waits for something that may have to wait for a deadline, or a lease's end.
+/// Waits for something that may have to wait for a deadline, a lease's end, or a job's `--timeout`.
 fn until(what: &str, holds: impl FnMut() -> bool) {
-    until_in(SOON + 3 * ttl(), what, holds);
+    until_in(SOON + 4 * ttl(), what, holds);
+}
+
+fn until_dead(pids: &[i32]) {
+    until(&format!("the end of {pids:?}"), || living(pids).is_empty());
 }
 
 /// A job of three processes and an endless row of short ones. Each of its eight threads writes the time down every
