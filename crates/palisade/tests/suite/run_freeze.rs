@@ -29,13 +29,16 @@ fn ttl() -> Duration {
     *TTL
 }
 
-/// Waits for something that may have to wait for a deadline, a lease's end, or a job's `--timeout`.
+/// Waits for something that may have to wait for a deadline, or a lease's end.
 fn until(what: &str, holds: impl FnMut() -> bool) {
-    until_in(SOON + 4 * ttl(), what, holds);
+    until_in(SOON + 3 * ttl(), what, holds);
 }
 
+/// Waits for the end of a job, which a `--timeout` of four leases may bring.
 fn until_dead(pids: &[i32]) {
-    until(&format!("the end of {pids:?}"), || living(pids).is_empty());
+    until_in(SOON + 4 * ttl(), &format!("the end of {pids:?}"), || {
+        living(pids).is_empty()
+    });
 }
 
 /// A job of three processes and an endless row of short ones. Each of its eight threads writes the time down every

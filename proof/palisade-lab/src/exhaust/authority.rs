@@ -139,27 +139,27 @@ impl Authority {
     }
 
     pub(super) fn is_held(&self, machine: MachineId) -> bool {
-        self.reached_as(machine).expires.is_some()
+        self.state(machine).expires.is_some()
     }
 
     /// The numbers of the lock's live grants.
     pub(super) fn live(&self, machine: MachineId) -> impl Iterator<Item = Token> {
-        let grants = self.reached_as(machine).live.iter();
+        let grants = self.state(machine).live.iter();
         grants.map(|grant| grant.number)
     }
 
     /// The same, without those of a client.
     pub(super) fn live_but(&self, machine: MachineId, client: u8) -> impl Iterator<Item = Token> {
-        let grants = self.reached_as(machine).live.iter();
+        let grants = self.state(machine).live.iter();
         let others = grants.filter(move |grant| grant.client != client);
         others.map(|grant| grant.number)
     }
 
     pub(super) fn has_orphans(&self, machine: MachineId) -> bool {
-        self.reached_as(machine).window.is_some()
+        self.state(machine).window.is_some()
     }
 
-    fn reached_as(&self, machine: MachineId) -> &Reached {
+    fn state(&self, machine: MachineId) -> &Reached {
         &self.states[machine as usize]
     }
 
@@ -177,11 +177,11 @@ impl Authority {
             Step::Restore { backup, .. } => backup,
             _ => from,
         };
-        let mut machine = self.reached_as(begin).machine.clone();
+        let mut machine = self.state(begin).machine.clone();
         let now = machine.now();
         let at = match step {
-            Step::Expire => self.reached_as(from).expires.unwrap_or(now),
-            Step::EndWindow => self.reached_as(from).window.unwrap_or(now),
+            Step::Expire => self.state(from).expires.unwrap_or(now),
+            Step::EndWindow => self.state(from).window.unwrap_or(now),
             _ => now,
         };
         let mut effects = Vec::new();

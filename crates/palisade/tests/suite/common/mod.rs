@@ -24,18 +24,7 @@ const PALISADE: &str = env!("CARGO_BIN_EXE_palisade");
 
 /// The program under test, without the environment of the person who runs the tests.
 pub(crate) fn palisade() -> Command {
-    let mut command = Command::new(PALISADE);
-    // `nohup` and a shell's `&` let this process ignore these signals, and with it all that it starts.
-    let obeyed = || {
-        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-            // SAFETY: a plain system call, as is allowed between fork and exec; the default disposition has no handler.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
-        Ok(())
-    };
-    // SAFETY: it does nothing but these calls.
-    unsafe { command.pre_exec(obeyed) };
-    program(command)
+    program(Command::new(PALISADE))
 }
 
 /// The same, in a network namespace.
@@ -58,6 +47,16 @@ fn program(mut command: Command) -> Command {
     for name in ours.filter(|name| name.as_encoded_bytes().starts_with(b"PALISADE_")) {
         command.env_remove(name);
     }
+    // `nohup` and a shell's `&` let this process ignore these signals, and with it all that it starts.
+    let obeyed = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: a plain system call, as is allowed between fork and exec; the default disposition has no handler.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: it does nothing but these calls.
+    unsafe { command.pre_exec(obeyed) };
     command.stdin(Stdio::null());
     command
 }
