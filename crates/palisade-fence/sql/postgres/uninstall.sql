@@ -27,7 +27,7 @@ BEGIN
             'palisade_version', 'palisade_ratchet', 'palisade_check_token', 'palisade_check_column', 'palisade_sticky',
             'palisade_sticky_column', 'palisade_unstick', 'palisade_judge', 'palisade_claim', 'palisade_check',
             'palisade_write', 'palisade_record', 'palisade_bounded', 'palisade_blockers', 'palisade_unblock',
-            'palisade_lock', 'palisade_hold', 'palisade_family', 'palisade_grant'])
+            'palisade_lock', 'palisade_family', 'palisade_grant'])
     LOOP
         EXECUTE format('DROP FUNCTION %s CASCADE', found.function);
     END LOOP;

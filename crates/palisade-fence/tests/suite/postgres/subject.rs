@@ -86,13 +86,13 @@ fn textbook() -> String {
     let decision = "IF p_write AND p_token < g.token THEN
             RAISE EXCEPTION 'token % is stale: % < %', p_token, p_token, g.token USING ERRCODE = 'PF001', DETAIL = g.token::text;
         END IF;
-        repeated := false;
         p_authority := NULL;
         p_lock := NULL;
         IF p_write THEN
             g.token := p_token;
             g.written := true;
-        END IF;";
+        END IF;
+    END IF;";
     // The triggers compare with the highest token, which a holder of this fence may be below.
     let after = after.replace("p_token::text", "coalesce(g.token, p_token)::text");
     format!("{before}{decision}    -- The row is written{after}")
