@@ -126,9 +126,9 @@ def renewals(driver: Driver, palisade: Palisade, options: argparse.Namespace, co
 
 
 class Peers:
-    """Redis and etcd, which sync as Palisade does, and their clients in Python."""
+    """Redis and etcd, which sync as Palisade does, and their clients: those in Python, and others of Redis."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, redis_clients: list[str]) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="palisade-costs-")
         redis, etcd, between = free_port(), free_port(), free_port()
         where = ["--port", str(redis), "--bind", "127.0.0.1", "--dir", self.folder.name, "--save", ""]
@@ -154,6 +154,9 @@ class Peers:
             "redis-py, Lock": Driver([python, program, "redis", str(redis)]),
             "etcd3 (PyPI), Lock": Driver([python, program, "etcd", str(etcd)]),
         }
+        for named in redis_clients:
+            name, command = named.split("=", 1)
+            self.drivers[name] = Driver([*shlex.split(command), str(redis)])
 
     def close(self) -> None:
         for driver in self.drivers.values():
@@ -176,7 +179,7 @@ def measure(options: argparse.Namespace, commands: dict[str, str], palisade: Pal
             ask(driver, "connect", urls=[palisade.url], patience_ms=5_000)
         peers: dict[str, Driver] = {}
         if options.peers:
-            others = Peers(options.peers)
+            others = Peers(options.peers, options.redis_client)
             stack.callback(others.close)
             peers = others.drivers
             costs |= {name: Cost() for name in peers}
@@ -188,6 +191,8 @@ def measure(options: argparse.Namespace, commands: dict[str, str], palisade: Pal
             for name, driver in drivers.items():
                 renewals(driver, palisade, options, costs[name])
             for name, driver in peers.items():
+                if not driver.hello.get("renews"):
+                    continue
                 cpu = cpu_ms(driver.process.pid)
                 ask(driver, "renewals", lock="renewal", count=options.pairs)
                 costs[name].renewal_cpu_us.append(1e3 * (cpu_ms(driver.process.pid) - cpu) / options.pairs)
@@ -221,6 +226,13 @@ def main() -> int:
     arguments.add_argument("--palisade", required=True)
     arguments.add_argument("--language", action="append", choices=LANGUAGES, help="only this one; may be repeated")
     arguments.add_argument("--peers", help="an interpreter that has redis and etcd3, for a comparison with them")
+    arguments.add_argument(
+        "--redis-client",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="with --peers: one of peers/, which gets the port of that Redis; may be repeated",
+    )
     arguments.add_argument("--quick", action="store_true", help="few of each: asserts that a check sends nothing")
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--pairs", type=int, default=1_000, help="in each round (default 1000)")

@@ -25,7 +25,7 @@ def etcd_lock(port: str) -> Callable[[str], Any]:
 def main() -> None:
     kind, port = sys.argv[1:]
     lock = {"redis": redis_lock, "etcd": etcd_lock}[kind](port)
-    print(json.dumps({"event": "hello", "client": kind}), flush=True)
+    print(json.dumps({"event": "hello", "client": kind, "renews": True}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)
         before = time.monotonic()
