@@ -297,12 +297,10 @@ END $$;
 -- A claim waits for another transaction for 20 seconds (or a shorter lock_timeout), and then names the processes.
 
 -- The milliseconds of a setting of the server, or of the bound if that is tighter.
-CREATE OR REPLACE FUNCTION palisade_bounded(setting text, bound_ms integer) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    own CONSTANT numeric := extract(epoch FROM current_setting(setting)::interval) * 1000;
-BEGIN
-    RETURN CASE WHEN own > 0 AND own < bound_ms THEN own::bigint ELSE bound_ms END::text;
-END $$;
+CREATE OR REPLACE FUNCTION palisade_bounded(setting text, bound_ms integer) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE current_setting(setting) WHEN '0' THEN bound_ms
+        ELSE least(extract(epoch FROM current_setting(setting)::interval) * 1000, bound_ms)::bigint END::text
+$$;
 
 -- The processes whose transactions have the guard row of a resource, for an operator. The row names its transaction, or a
 -- list of them. Nobody sees a row before its commit, so then all processes that have written to the table are listed.
@@ -364,23 +362,6 @@ BEGIN
     PERFORM set_config('lock_timeout', own, true);
 END $$;
 
--- Bounds the time for which this transaction may have the guard row while its client does nothing.
-CREATE OR REPLACE FUNCTION palisade_hold() RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    left_ms CONSTANT text := coalesce(nullif(current_setting('palisade.lease_left_ms', true), ''), '10000');
-    bound integer;
-BEGIN
-    IF left_ms !~ '^[1-9][0-9]{0,8}$' THEN
-        RAISE EXCEPTION 'palisade.lease_left_ms is %, not an integer in 1 ..= 999999999', quote_literal(left_ms)
-            USING ERRCODE = '22023';
-    END IF;
-    bound := left_ms::integer;
-    PERFORM set_config('idle_in_transaction_session_timeout',
-                       palisade_bounded('idle_in_transaction_session_timeout', bound), true);
-    -- Without it, a client that was stopped while the server sends it a large result has the row for ever.
-    PERFORM set_config('tcp_user_timeout', palisade_bounded('tcp_user_timeout', bound), true);
-END $$;
-
 -- Judges one operation of a holder, writes the guard row, and marks the transaction as the token's bearer, so that the
 -- triggers of fenced tables let it write. Only the functions below call this. The decision is that of
 -- FenceRecord::decide in palisade-core; vectors/fence.json has it as data.
@@ -391,96 +372,100 @@ LANGUAGE plpgsql AS $$
 DECLARE
     g palisade_fence;
     has_read text;
+    left_ms integer := 10000;
+    ignored text;
 BEGIN
-    IF p_resource IS NULL OR p_resource !~ '^[ -~]{1,255}$' THEN
-        RAISE EXCEPTION 'a resource is 1 to 255 bytes of printable ASCII, not %', quote_nullable(p_resource)
-            USING ERRCODE = '22023';
-    ELSIF p_token IS NULL OR p_token NOT BETWEEN 1 AND 9007199254740991 THEN
-        RAISE EXCEPTION 'a fencing token is in 1 ..= 9007199254740991, not %', coalesce(p_token::text, 'NULL')
-            USING ERRCODE = '22023';
-    ELSIF p_authority !~ '^[ -~]{1,255}$' OR p_lock !~ '^[ -~]{1,255}$' THEN
-        RAISE EXCEPTION 'an authority and a lock are 1 to 255 bytes of printable ASCII, or NULL'
-            USING ERRCODE = '22023';
-    ELSIF p_sequence NOT BETWEEN 0 AND 9007199254740991 THEN
-        RAISE EXCEPTION 'a sequence number is in 0 ..= 9007199254740991, or NULL, not %', p_sequence
-            USING ERRCODE = '22023';
-    END IF;
-
+    repeated := false;
     -- The lock fails if this transaction sees an older state. Usually nobody has the row.
     SELECT * INTO g FROM palisade_fence f WHERE f.resource = p_resource FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        PERFORM palisade_lock(p_resource);
-        SELECT * INTO g FROM palisade_fence f WHERE f.resource = p_resource FOR UPDATE;
-        IF NOT FOUND THEN
-            RAISE EXCEPTION 'the guard row of % vanished: is row level security hiding it?', p_resource
-                USING ERRCODE = '42501';
+    -- Usually the row is this holder's, and one condition says that nothing below would refuse: each expression that a
+    -- transaction comes to is prepared for it, which takes longer than its value.
+    IF (g.token = p_token AND g.authority IS NOT DISTINCT FROM p_authority AND g.lock IS NOT DISTINCT FROM p_lock
+        AND p_sequence IS NULL AND NOT (p_strict AND p_write AND g.written)) IS NOT TRUE
+    THEN
+        IF p_resource IS NULL OR p_resource !~ '^[ -~]{1,255}$' THEN
+            RAISE EXCEPTION 'a resource is 1 to 255 bytes of printable ASCII, not %', quote_nullable(p_resource)
+                USING ERRCODE = '22023';
+        ELSIF p_token IS NULL OR p_token NOT BETWEEN 1 AND 9007199254740991 THEN
+            RAISE EXCEPTION 'a fencing token is in 1 ..= 9007199254740991, not %', coalesce(p_token::text, 'NULL')
+                USING ERRCODE = '22023';
+        ELSIF p_authority !~ '^[ -~]{1,255}$' OR p_lock !~ '^[ -~]{1,255}$' THEN
+            RAISE EXCEPTION 'an authority and a lock are 1 to 255 bytes of printable ASCII, or NULL'
+                USING ERRCODE = '22023';
+        ELSIF p_sequence NOT BETWEEN 0 AND 9007199254740991 THEN
+            RAISE EXCEPTION 'a sequence number is in 0 ..= 9007199254740991, or NULL, not %', p_sequence
+                USING ERRCODE = '22023';
         END IF;
-    END IF;
-
-    -- The decision.
-    IF g.authority IS NOT NULL AND p_authority IS DISTINCT FROM g.authority THEN
-        RAISE EXCEPTION 'resource % belongs to authority %', p_resource, g.authority
-            USING ERRCODE = 'PF005', DETAIL = g.authority, CONSTRAINT = p_resource,
-                  HINT = 'tokens of two authorities are never compared: use the authority that the resource belongs to';
-    ELSIF g.lock IS NOT NULL AND p_lock IS DISTINCT FROM g.lock THEN
-        RAISE EXCEPTION 'resource % belongs to lock %', p_resource, g.lock
-            USING ERRCODE = 'PF006', DETAIL = g.lock, CONSTRAINT = p_resource,
-                  HINT = 'acquire the lock that the resource belongs to';
-    ELSIF p_token < g.token THEN
-        RAISE EXCEPTION 'token % is stale: % < % at resource %', p_token, p_token, g.token, p_resource
-            USING ERRCODE = 'PF001', DETAIL = g.token::text, CONSTRAINT = p_resource,
-                  HINT = 'a newer holder has claimed this resource: give up, roll back, and write nothing more';
-    END IF;
-    repeated := false;
-    IF p_token = g.token THEN
-        -- The same holder again: only its own writes count.
-        IF p_write AND g.written THEN
-            IF p_sequence = g.sequence THEN
-                IF p_digest IS DISTINCT FROM g.digest THEN
-                    RAISE EXCEPTION 'sequence number % was used for another write at resource %', p_sequence, p_resource
-                        USING ERRCODE = 'PF009', DETAIL = p_sequence::text, CONSTRAINT = p_resource,
-                              HINT = 'number the writes of a grant upwards, each with a number of its own';
-                END IF;
-                repeated := true;
-                result := g.result;
-                -- Nothing changes, so it binds nothing either.
-                p_authority := NULL;
-                p_lock := NULL;
-            ELSIF p_strict THEN
-                RAISE EXCEPTION 'there was already a write under token % at resource %', p_token, p_resource
-                    USING ERRCODE = 'PF010', DETAIL = '', CONSTRAINT = p_resource,
-                          HINT = 'this resource takes one write for each grant; it may have been yours';
-            ELSIF p_sequence < g.sequence THEN
-                RAISE EXCEPTION 'sequence number % is late at resource %: the last is %', p_sequence, p_resource, g.sequence
-                    USING ERRCODE = 'PF008', DETAIL = g.sequence::text, CONSTRAINT = p_resource,
-                          HINT = 'a later write of this grant was already carried out: drop this one';
+        IF g.resource IS NULL THEN
+            PERFORM palisade_lock(p_resource);
+            SELECT * INTO g FROM palisade_fence f WHERE f.resource = p_resource FOR UPDATE;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'the guard row of % vanished: is row level security hiding it?', p_resource
+                    USING ERRCODE = '42501';
             END IF;
         END IF;
-    ELSIF p_token - coalesce(g.token, 0) > p_max_jump THEN
-        RAISE EXCEPTION 'fencing token % is more than % above the highest at resource %', p_token, p_max_jump, p_resource
-            USING ERRCODE = 'PF007', DETAIL = format('%s %s', coalesce(g.token, 0), p_max_jump), CONSTRAINT = p_resource,
-                  HINT = 'no token is believed that far; if the authority was restored, its operator looks at this resource';
-    ELSE
-        -- What the transaction has read is older than the wait for the last holder (rule F2). A read leaves a lock. The
-        -- look-up takes about 25 us, once for each grant.
-        SELECT l.relation::regclass::text INTO has_read FROM pg_locks l JOIN pg_trigger t ON t.tgrelid = l.relation
-        WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode IN ('AccessShareLock', 'RowShareLock')
-            AND t.tgname IN ('palisade_sticky', 'palisade_sticky_row')
-            AND t.tgargs = convert_to(p_resource, 'UTF8') || '\x00'::bytea LIMIT 1;
-        IF FOUND THEN
-            RAISE EXCEPTION 'the transaction has read % before it claimed resource %', has_read, p_resource
-                USING ERRCODE = 'PF012', CONSTRAINT = p_resource,
-                      HINT = 'roll back, begin again, and claim first: what was read may be older than the last write';
+
+        -- The decision.
+        IF g.authority IS NOT NULL AND p_authority IS DISTINCT FROM g.authority THEN
+            RAISE EXCEPTION 'resource % belongs to authority %', p_resource, g.authority
+                USING ERRCODE = 'PF005', DETAIL = g.authority, CONSTRAINT = p_resource,
+                      HINT = 'tokens of two authorities are never compared: use the authority that the resource belongs to';
+        ELSIF g.lock IS NOT NULL AND p_lock IS DISTINCT FROM g.lock THEN
+            RAISE EXCEPTION 'resource % belongs to lock %', p_resource, g.lock
+                USING ERRCODE = 'PF006', DETAIL = g.lock, CONSTRAINT = p_resource,
+                      HINT = 'acquire the lock that the resource belongs to';
+        ELSIF p_token < g.token THEN
+            RAISE EXCEPTION 'token % is stale: % < % at resource %', p_token, p_token, g.token, p_resource
+                USING ERRCODE = 'PF001', DETAIL = g.token::text, CONSTRAINT = p_resource,
+                      HINT = 'a newer holder has claimed this resource: give up, roll back, and write nothing more';
         END IF;
-        g.token := p_token;
-        g.written := false;
-        g.sequence := NULL;
-        g.digest := NULL;
-        g.result := NULL;
-    END IF;
-    IF p_write AND NOT repeated THEN
-        g.written := true;
-        IF p_sequence IS NOT NULL THEN
+        IF p_token = g.token THEN
+            -- The same holder again: only its own writes count.
+            IF p_write AND g.written THEN
+                IF p_sequence = g.sequence THEN
+                    IF p_digest IS DISTINCT FROM g.digest THEN
+                        RAISE EXCEPTION 'sequence number % was used for another write at resource %', p_sequence, p_resource
+                            USING ERRCODE = 'PF009', DETAIL = p_sequence::text, CONSTRAINT = p_resource,
+                                  HINT = 'number the writes of a grant upwards, each with a number of its own';
+                    END IF;
+                    repeated := true;
+                    result := g.result;
+                    -- Nothing changes, so it binds nothing either.
+                    p_authority := NULL;
+                    p_lock := NULL;
+                ELSIF p_strict THEN
+                    RAISE EXCEPTION 'there was already a write under token % at resource %', p_token, p_resource
+                        USING ERRCODE = 'PF010', DETAIL = '', CONSTRAINT = p_resource,
+                              HINT = 'this resource takes one write for each grant; it may have been yours';
+                ELSIF p_sequence < g.sequence THEN
+                    RAISE EXCEPTION 'sequence number % is late at resource %: the last is %', p_sequence, p_resource, g.sequence
+                        USING ERRCODE = 'PF008', DETAIL = g.sequence::text, CONSTRAINT = p_resource,
+                              HINT = 'a later write of this grant was already carried out: drop this one';
+                END IF;
+            END IF;
+        ELSIF p_token - coalesce(g.token, 0) > p_max_jump THEN
+            RAISE EXCEPTION 'fencing token % is more than % above the highest at resource %', p_token, p_max_jump, p_resource
+                USING ERRCODE = 'PF007', DETAIL = format('%s %s', coalesce(g.token, 0), p_max_jump), CONSTRAINT = p_resource,
+                      HINT = 'no token is believed that far; if the authority was restored, its operator looks at this resource';
+        ELSE
+            -- What the transaction has read is older than the wait for the last holder (rule F2). A read leaves a lock. The
+            -- look-up takes about 25 us, once for each grant.
+            SELECT l.relation::regclass::text INTO has_read FROM pg_locks l JOIN pg_trigger t ON t.tgrelid = l.relation
+            WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode IN ('AccessShareLock', 'RowShareLock')
+                AND t.tgname IN ('palisade_sticky', 'palisade_sticky_row')
+                AND t.tgargs = convert_to(p_resource, 'UTF8') || '\x00'::bytea LIMIT 1;
+            IF FOUND THEN
+                RAISE EXCEPTION 'the transaction has read % before it claimed resource %', has_read, p_resource
+                    USING ERRCODE = 'PF012', CONSTRAINT = p_resource,
+                          HINT = 'roll back, begin again, and claim first: what was read may be older than the last write';
+            END IF;
+            g.token := p_token;
+            g.written := false;
+            g.sequence := NULL;
+            g.digest := NULL;
+            g.result := NULL;
+        END IF;
+        IF p_write AND NOT repeated AND p_sequence IS NOT NULL THEN
             g.sequence := p_sequence;
             g.digest := p_digest;
             g.result := NULL;
@@ -490,13 +475,24 @@ BEGIN
     -- The row is written even when nothing in it changes. With a lock alone, a transaction at REPEATABLE READ that
     -- waited would go on with an outdated view.
     UPDATE palisade_fence f SET authority = coalesce(g.authority, p_authority), lock = coalesce(g.lock, p_lock),
-        token = g.token, written = g.written, sequence = g.sequence, digest = g.digest, result = g.result,
+        token = g.token, written = g.written OR p_write, sequence = g.sequence, digest = g.digest, result = g.result,
         updated_at = clock_timestamp()
     WHERE f.resource = p_resource;
-    PERFORM set_config('palisade.tokens',
-        (coalesce(nullif(current_setting('palisade.tokens', true), ''), '{}')::jsonb
-            || jsonb_build_object(p_resource, p_token::text))::text, true);
-    PERFORM palisade_hold();
+    IF current_setting('palisade.lease_left_ms', true) <> '' THEN
+        IF current_setting('palisade.lease_left_ms') !~ '^[1-9][0-9]{0,8}$' THEN
+            RAISE EXCEPTION 'palisade.lease_left_ms is %, not an integer in 1 ..= 999999999',
+                quote_literal(current_setting('palisade.lease_left_ms')) USING ERRCODE = '22023';
+        END IF;
+        left_ms := current_setting('palisade.lease_left_ms');
+    END IF;
+    -- The transaction is the token's bearer. Then the time for which it may have the guard row while its client does nothing is
+    -- bounded. Without the last, a client that was stopped while the server sends it a large result has the row for ever.
+    ignored := set_config('palisade.tokens',
+            (coalesce(nullif(current_setting('palisade.tokens', true), ''), '{}')::jsonb
+                || jsonb_build_object(p_resource, p_token::text))::text, true)
+        || set_config('idle_in_transaction_session_timeout',
+            palisade_bounded('idle_in_transaction_session_timeout', left_ms), true)
+        || set_config('tcp_user_timeout', palisade_bounded('tcp_user_timeout', left_ms), true);
 END $$;
 
 -- Raises the fence: from the commit on, no older token is admitted. It comes first in its transaction, before the first
@@ -508,8 +504,10 @@ CREATE OR REPLACE FUNCTION palisade_claim(
     resource text, token bigint, authority text DEFAULT NULL, lock text DEFAULT NULL,
     strict boolean DEFAULT false, max_jump bigint DEFAULT 70368744177664) RETURNS bigint
 LANGUAGE plpgsql AS $$
+DECLARE
+    judged record;
 BEGIN
-    PERFORM palisade_judge(resource, token, authority, lock, false, NULL, NULL, strict, max_jump);
+    judged := palisade_judge(resource, token, authority, lock, false, NULL, NULL, strict, max_jump);
     RETURN token;
 END $$;
 
@@ -519,8 +517,10 @@ CREATE OR REPLACE FUNCTION palisade_check(
     resource text, token bigint, authority text DEFAULT NULL, lock text DEFAULT NULL,
     strict boolean DEFAULT false, max_jump bigint DEFAULT 70368744177664) RETURNS bigint
 LANGUAGE plpgsql AS $$
+DECLARE
+    judged record;
 BEGIN
-    PERFORM palisade_judge(resource, token, authority, lock, false, NULL, NULL, strict, max_jump);
+    judged := palisade_judge(resource, token, authority, lock, false, NULL, NULL, strict, max_jump);
     RETURN token;
 END $$;
 
@@ -532,10 +532,13 @@ CREATE OR REPLACE FUNCTION palisade_write(
     authority text DEFAULT NULL, lock text DEFAULT NULL, strict boolean DEFAULT false,
     max_jump bigint DEFAULT 70368744177664, OUT repeated boolean, OUT result bytea)
 LANGUAGE plpgsql AS $$
+DECLARE
+    judged record;
 BEGIN
-    SELECT j.repeated, j.result INTO repeated, result FROM palisade_judge(
-        resource, token, authority, lock, true, sequence, CASE WHEN sequence IS NULL THEN NULL ELSE digest END, strict,
-        max_jump) j;
+    judged := palisade_judge(resource, token, authority, lock, true, sequence, CASE WHEN sequence IS NULL THEN NULL ELSE digest END,
+        strict, max_jump);
+    repeated := judged.repeated;
+    result := judged.result;
 END $$;
 
 -- Records the result of the numbered write that this transaction carries out: at most 65,536 bytes. A token is compared
@@ -614,10 +617,10 @@ BEGIN
         WHERE p.pronamespace = current_schema()::regnamespace AND p.proname LIKE 'palisade\_%'
     LOOP
         IF ours.proname IN ('palisade_claim', 'palisade_check', 'palisade_write', 'palisade_record', 'palisade_check_token',
-                            'palisade_judge', 'palisade_lock', 'palisade_hold', 'palisade_bounded', 'palisade_blockers')
+                            'palisade_judge', 'palisade_lock', 'palisade_bounded', 'palisade_blockers')
         THEN
             EXECUTE regexp_replace(pg_get_functiondef(ours.oid),
-                '(?<![.\w])palisade_(fence|judge|lock|hold|bounded|blockers)(?=[ (;''])', schema || '.palisade_\1', 'g');
+                '(?<![.\w])palisade_(fence|judge|lock|bounded|blockers)(?=[ (;''])', schema || '.palisade_\1', 'g');
             -- The others are called by these alone, and often.
             IF ours.proname IN ('palisade_claim', 'palisade_check', 'palisade_write', 'palisade_record', 'palisade_check_token')
             THEN
