@@ -190,7 +190,8 @@ async fn a_transaction_that_claimed_may_write_and_a_repeat_gets_the_result() {
 /// BEGIN, claim, statement and COMMIT are sent at once, so the database alone can stop the statement.
 #[tokio::test]
 async fn a_pipelined_statement_of_a_stale_holder_is_not_carried_out() {
-    let client = connect(&database(&Postgres::shared().url()).await).await;
+    let url = database(&Postgres::shared().url()).await;
+    let client = connect(&url).await;
     // No trigger: only the claim stops the statement.
     client
         .batch_execute("CREATE TABLE totals (n bigint); INSERT INTO totals VALUES (0)")
@@ -212,6 +213,14 @@ async fn a_pipelined_statement_of_a_stale_holder_is_not_carried_out() {
     );
     let bad = add.execute(&client, "", t(3), &[&7_i64]).await;
     assert!(matches!(bad, Err(Error::Name(_))), "{bad:?}");
+    // Nothing is prepared on another connection.
+    let elsewhere = add
+        .execute(&connect(&url).await, "r", t(3), &[&7_i64])
+        .await;
+    assert!(
+        matches!(elsewhere, Err(Error::Database { .. })),
+        "{elsewhere:?}"
+    );
     let total = || client.query_one("SELECT n FROM totals", &[]);
     assert_eq!(total().await.unwrap().get::<_, i64>(0), 5);
     // The control: the same four messages without the claim.
