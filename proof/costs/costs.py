@@ -241,6 +241,10 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, default=6, help="of renewals in each round (default 6)")
     arguments.add_argument("--markdown", help="write the table to this file")
     options = arguments.parse_args()
+    if options.redis_client and not options.peers:
+        arguments.error("--redis-client needs --peers, which starts the Redis")
+    if any("=" not in named for named in options.redis_client):
+        arguments.error("--redis-client is NAME=COMMAND")
     if options.quick:
         options.rounds, options.pairs, options.checks, options.leases, options.seconds = 1, 10, 1_000, 5, 0.6
     commands = {name: LANGUAGES[name].driver for name in options.language or LANGUAGES}

@@ -19,11 +19,8 @@
 use std::time::{Duration, Instant};
 
 use palisade_core::Token;
-use palisade_fence::postgres::{
-    Column, Guard, KeyType, MIGRATIONS, PreparedWrite, Records, Strategy, claim,
-};
+use palisade_fence::postgres::{Column, Guard, KeyType, MIGRATIONS, Records, Strategy, claim};
 use palisade_testbed::Postgres;
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls, Statement};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +54,6 @@ struct Worker {
     plain: Statement,
     fenced: Statement,
     lock: Statement,
-    claimed: PreparedWrite,
 }
 
 impl Worker {
@@ -78,11 +74,12 @@ impl Worker {
         client.execute(insert, &[&row]).await.unwrap();
         let fenced =
             format!("{set}, last_fencing_token = $3 WHERE resource_id = $1 AND {condition}");
-        let plain = format!("{set} WHERE resource_id = $1");
         Worker {
             row,
-            claimed: Guard::CLAIM.prepare(&client, &plain).await.unwrap(),
-            plain: client.prepare(&plain).await.unwrap(),
+            plain: client
+                .prepare(&format!("{set} WHERE resource_id = $1"))
+                .await
+                .unwrap(),
             fenced: client.prepare(&fenced).await.unwrap(),
             lock: client
                 .prepare(
@@ -121,9 +118,10 @@ impl Worker {
                 tx.commit().await.unwrap();
             }
             Arm::OneRoundTrip => {
-                let parameters: [&(dyn ToSql + Sync); 2] = [row, &data];
-                let written = self.claimed.execute(&self.client, row, token, &parameters);
-                written.await.unwrap();
+                let written = Guard::CLAIM
+                    .execute(&self.client, row, token, &self.plain, &[row, &data])
+                    .await;
+                written.unwrap();
             }
             Arm::PlainTransaction | Arm::GuardRow | Arm::PlainPessimistic => {
                 let mut tx = self.client.transaction().await.unwrap();

@@ -22,7 +22,7 @@ FROM unnest($1, $2, $3, $4) AS c (resource, token, authority, lock)";
 
 const CHECK: &str = "SELECT palisade_check($1, $2, $3, $4, $5 <> 0, $6)";
 
-pub(super) const WRITE: &str =
+const WRITE: &str =
     "SELECT repeated::int::bigint, result FROM palisade_write($1, $2, $7, $8, $3, $4, $5 <> 0, $6)";
 
 const RECORD: &str = "SELECT palisade_record($1, $2, $3, $4)::text";

@@ -55,8 +55,6 @@ pub use guard::{Guard, claim, claim_all};
 pub use operator::{Blocker, Operator};
 pub use records::Records;
 pub use session::Session;
-#[cfg(feature = "postgres")]
-pub use tokio_driver::PreparedWrite;
 pub use transact::transact;
 
 /// The schema, as plain SQL: file name and text, in the order in which to run them, in one transaction. Running them

@@ -1,11 +1,11 @@
 //! The driver's part for tokio-postgres.
 
-use futures_util::future::{join4, try_join};
+use futures_util::future::join4;
 use palisade_core::fence::{Op, Pass};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Statement, Transaction};
 
-use super::guard::{Guard, WRITE};
+use super::guard::Guard;
 
 use super::error::ErrorFields;
 use super::session::{Arg, Row, Value, sealed::Drives};
@@ -14,40 +14,13 @@ use crate::error::Error;
 use crate::name::ResourceId;
 use crate::sql::{StatementError, unreachable};
 
-/// A statement of one connection, and the claim before it, both prepared: see [`Guard::prepare`].
-#[derive(Clone)]
-pub struct PreparedWrite {
-    guard: Guard,
-    claim: Statement,
-    statement: Statement,
-}
-
 impl Guard {
-    /// Prepares a statement on this connection, to be carried out under a claim with one round trip each time.
+    /// Carries out one prepared statement under a claim, in a transaction of its own, in **one round trip**: BEGIN,
+    /// claim, statement and COMMIT are sent together. If the claim is rejected, the database runs nothing else of it.
+    /// Returns the number of rows that the statement changed.
     ///
-    /// The statement must not depend on data that was read before the claim (rule F2): `total = total + $1` is right, a total
-    /// that was read and added to is not.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for a mode that the database's functions do not have; errors of the database.
-    pub async fn prepare(&self, client: &Client, sql: &str) -> crate::Result<PreparedWrite> {
-        self.rule()?;
-        let claim = client.prepare_typed(WRITE, &WRITE_TYPES);
-        let (claim, statement) = try_join(claim, client.prepare(sql)).await?;
-        Ok(PreparedWrite {
-            guard: *self,
-            claim,
-            statement,
-        })
-    }
-}
-
-impl PreparedWrite {
-    /// Carries out the statement under a claim, in a transaction of its own, in **one round trip**: BEGIN, claim, statement
-    /// and COMMIT are sent together. If the claim is rejected, the database runs nothing else of it. Returns the number of
-    /// rows that the statement changed.
-    ///
-    /// `client` is the connection on which it was prepared, and is not in a transaction.
+    /// The connection must not be in a transaction. The statement must not depend on data that was read before the
+    /// claim (rule F2): `total = total + 1` is right, a total that was read and added to is not.
     ///
     /// # Errors
     /// [`Error::Rejected`]; errors of the database. Nothing took effect; after [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) it may have.
@@ -56,20 +29,18 @@ impl PreparedWrite {
         client: &Client,
         resource: &str,
         pass: impl Into<Pass<'p>>,
+        statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> crate::Result<Admitted<u64>> {
         // From here on the claim is sent in any case: without it, the statement would run unfenced.
         ResourceId::new(resource)?;
-        let mut pipeline = Pipelined {
-            client,
-            claim: &self.claim,
-        };
+        self.rule()?;
+        let mut pipeline = Pipelined(client);
         // Each of them is sent when it is first polled, and they are polled in this order.
         let (begun, claimed, done, committed) = join4(
             client.batch_execute("BEGIN"),
-            self.guard
-                .check(&mut pipeline, resource, pass, Op::Write(None)),
-            client.execute(&self.statement, parameters),
+            self.check(&mut pipeline, resource, pass, Op::Write(None)),
+            client.execute(statement, parameters),
             client.batch_execute("COMMIT"),
         )
         .await;
@@ -81,29 +52,13 @@ impl PreparedWrite {
     }
 }
 
-/// The types of [`WRITE`]'s arguments.
-const WRITE_TYPES: [Type; 8] = [
-    Type::TEXT,
-    Type::INT8,
-    Type::TEXT,
-    Type::TEXT,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-];
-
-/// A connection on which BEGIN was sent before, and a claim prepared.
-struct Pipelined<'a> {
-    client: &'a Client,
-    claim: &'a Statement,
-}
+/// A connection on which BEGIN was sent before.
+struct Pipelined<'a>(&'a Client);
 
 impl Drives for Pipelined<'_> {
     async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, StatementError> {
-        assert_eq!(sql, WRITE, "another statement than the prepared one");
-        let values: Vec<&(dyn ToSql + Sync)> = arguments.iter().map(|it| typed(it).0).collect();
-        let rows = self.client.query(self.claim, &values).await?;
+        let typed: Vec<(&(dyn ToSql + Sync), Type)> = arguments.iter().map(typed).collect();
+        let rows = self.0.query_typed(sql, &typed).await?;
         rows.iter().map(row).collect()
     }
 }
