@@ -37,7 +37,7 @@ pub(super) use caller::{FORWARDED, Who, by, goes_with, identify, is_known, who};
 pub(super) use observe::{ObservableLocks, ObservedAll, Prefixes};
 pub(super) use operate::Administered;
 pub(super) use permit::Permitted;
-pub(super) use pipeline::{GatedPipeline, GatedSession};
+pub(super) use pipeline::{GatedPipeline, GatedSession, PermittedBatch};
 pub(super) use view::VisibleParts;
 
 use super::audit::{Audit, AuditEvent};

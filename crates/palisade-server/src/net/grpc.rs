@@ -1,6 +1,5 @@
 //! The gRPC service: unary calls, the session stream, the watch, health and reflection.
 
-use std::future::{self, Ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,9 +11,8 @@ use palisade_core::Outcome;
 use palisade_proto::codes::CodeRow;
 use palisade_proto::v1::locks_server::{Locks, LocksServer};
 use palisade_proto::{Code, FILE_DESCRIPTOR_SET, v1};
-use tokio_stream::adapters::Map;
-use tokio_stream::{Stream, StreamExt as _};
-use tonic::server::{NamedService, StreamingService};
+use tokio_stream::Stream;
+use tonic::server::NamedService;
 use tonic::{Response, Status, Streaming};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -30,7 +28,7 @@ use super::interfaces::Interfaces;
 use super::issuer::SequencerIssuer;
 use super::listings;
 use super::notice::{Notice, NoticeBatch};
-use super::session::{CountingCodec, ReplyStream, Sessions};
+use super::session;
 use super::traces::{TracedRequest, Traces};
 use super::watch::{Batches, Watches};
 use palisade_pipeline::{Answer, Request};
@@ -39,7 +37,6 @@ use palisade_pipeline::{Answer, Request};
 pub(super) fn routes(interfaces: &Interfaces) -> Result<(Router, Health), ServeError> {
     let locks = LocksServer::new(Service {
         calls: Arc::clone(&interfaces.calls),
-        sessions: Arc::clone(&interfaces.sessions),
         watches: Arc::clone(&interfaces.watches),
         issuer: Arc::clone(&interfaces.issuer),
         traces: Arc::clone(&interfaces.traces),
@@ -52,17 +49,20 @@ pub(super) fn routes(interfaces: &Interfaces) -> Result<(Router, Health), ServeE
     let listing = Router::new()
         .route_service(LIST, locks.clone())
         .route_layer(to_leader());
-    let calls = listings::bounded(&interfaces.listings, listing).route(
-        SESSION,
-        any(move |request| session(Arc::clone(&sessions), request)),
-    );
+    let open = any(move |request| session::open(Arc::clone(&sessions), request));
+    let bounded = || from_fn_with_state(Arc::clone(&interfaces.streams), grpc_stream::bounded);
+    let calls = listings::bounded(&interfaces.listings, listing);
+    let calls = calls.merge(Router::new().route(SESSION, open).route_layer(bounded()));
     let unary = mount(Router::new(), locks).route_layer(to_leader());
     let calls = calls.merge(unary).layer(map_response(coded));
     let others = mount(Router::new(), health);
     let others = mount(others, reflection().build_v1().map_err(descriptor)?);
     let others = mount(others, reflection().build_v1alpha().map_err(descriptor)?);
     let ending = from_fn_with_state(interfaces.phases.clone(), grpc_stream::until_draining);
-    let router = others.route_layer(ending).merge(calls);
+    let router = others
+        .route_layer(ending)
+        .route_layer(bounded())
+        .merge(calls);
     let router = router.route_layer(from_fn(grpc_stream::over_http2));
     Ok((router, Health(reporter)))
 }
@@ -117,7 +117,6 @@ impl Health {
 /// `palisade.v1.Locks`.
 struct Service {
     calls: Arc<Calls>,
-    sessions: Arc<Sessions>,
     watches: Arc<Watches>,
     issuer: Arc<SequencerIssuer>,
     traces: Arc<Traces>,
@@ -272,53 +271,14 @@ impl Locks for Service {
         }))
     }
 
-    type SessionStream = ReplyStream<Map<Streaming<v1::Requests>, FrameOf>>;
+    type SessionStream = tokio_stream::Empty<Result<v1::Replies, Status>>;
 
+    /// A session is served where its path is routed.
     async fn session(
         &self,
-        call: tonic::Request<Streaming<v1::Requests>>,
+        _: tonic::Request<Streaming<v1::Requests>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        Streams(Arc::clone(&self.sessions)).call(call).await
-    }
-}
-
-type Frame = Result<v1::Requests, Status>;
-type FrameOf = fn(Frame) -> Frame;
-
-/// The session's method is served separately, because its frames are counted before they are decoded.
-async fn session(
-    sessions: Arc<Sessions>,
-    request: axum::extract::Request,
-) -> http::Response<axum::body::Body> {
-    let codec = CountingCodec {
-        most: sessions.frame_operations,
-    };
-    let mut grpc = tonic::server::Grpc::new(codec)
-        .max_decoding_message_size(sessions.frame_bytes)
-        .max_encoding_message_size(usize::MAX);
-    let answer = grpc.streaming(Streams(sessions), request).await;
-    answer.map(axum::body::Body::new)
-}
-
-struct Streams(Arc<Sessions>);
-
-impl StreamingService<v1::Requests> for Streams {
-    type Response = v1::Replies;
-    type ResponseStream = ReplyStream<Map<Streaming<v1::Requests>, FrameOf>>;
-    type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
-
-    fn call(&mut self, call: tonic::Request<Streaming<v1::Requests>>) -> Self::Future {
-        let who = match gate::who(call.extensions()) {
-            Ok(who) => who,
-            Err(refusal) => return future::ready(Err(status(&refusal))),
-        };
-        let decoded: FrameOf = |frame| frame.map_err(with_code);
-        let frames = call.into_inner().map(decoded);
-        let replies = ReplyStream::new(Arc::clone(&self.0), who, frames);
-        future::ready(match replies {
-            Ok(replies) => Ok(Response::new(replies)),
-            Err(refusal) => Err(status(&refusal)),
-        })
+        Err(Status::unimplemented("a session is not a call"))
     }
 }
 

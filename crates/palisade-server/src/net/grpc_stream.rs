@@ -1,4 +1,4 @@
-//! Wraps every gRPC call: requires HTTP/2, turns body errors into statuses, and ends streams at shutdown.
+//! Wraps every gRPC call: requires HTTP/2, turns body errors into statuses, bounds the streams, and ends them at shutdown.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,8 +16,11 @@ use tonic::Status;
 
 use super::convert::Refusal;
 use super::grpc_status::status;
+use super::listings::with_slot;
 use super::phases::Phases;
-use crate::shell::{self, BodyError};
+use super::reply;
+use super::shares::Shares;
+use crate::shell::{self, BodyError, Peer};
 
 /// Refuses a call that does not use HTTP/2: over HTTP/1.1 the server would wait for its body in vain.
 pub(super) async fn over_http2(request: Request, next: Next) -> Response {
@@ -57,6 +60,23 @@ pub(super) async fn until_draining(
             end: Box::pin(phases.draining()),
         })
     })
+}
+
+/// Counts the streams that nothing else bounds: an HTTP/2 connection may have a thousand. A check of the health is no
+/// stream, and answered whatever others have open.
+pub(super) async fn bounded(
+    State(streams): State<Arc<Shares>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.uri().path() == "/grpc.health.v1.Health/Check" {
+        return next.run(request).await;
+    }
+    let origin = request.extensions().get::<Peer>().map(|peer| peer.origin);
+    match streams.take(origin, 1) {
+        Ok(part) => with_slot(next.run(request).await, part),
+        Err(full) => reply::refused(request.headers(), &full.of_streams()),
+    }
 }
 
 /// The body of a call; its errors become statuses.

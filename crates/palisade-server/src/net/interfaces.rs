@@ -23,6 +23,7 @@ use super::ranking::Ranking;
 use super::sequencer::Signer;
 use super::session::Sessions;
 use super::settings::Settings;
+use super::shares::Shares;
 use super::traces::Traces;
 use super::watch::Watches;
 use crate::shell::Shell;
@@ -38,6 +39,8 @@ pub(super) struct Interfaces {
     pub(super) watches: Arc<Watches>,
     pub(super) listings: Arc<Listings>,
     listens: Arc<Listens>,
+    /// The streams that nothing else bounds.
+    pub(super) streams: Arc<Shares>,
     pub(super) forwarder: Arc<Forwarder>,
     pub(super) issuer: Arc<SequencerIssuer>,
     pub(super) traces: Arc<Traces>,
@@ -169,6 +172,7 @@ impl Interfaces {
         Ok(Interfaces {
             listings: Arc::new(Listings::new(settings)),
             listens,
+            streams: settings.stream_shares(),
             forwarder: Arc::new(forwarder),
             issuer: Arc::new(SequencerIssuer::new(Arc::clone(&calls), signer)),
             traces: Arc::default(),

@@ -13,7 +13,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use palisade_proto::Code;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::convert::Refusal;
@@ -60,17 +60,20 @@ async fn admit(State(listings): State<Arc<Listings>>, request: Request, next: Ne
         );
         return reply::refused(request.headers(), &Refusal::new(Code::Unavailable, message));
     };
-    let answer = next.run(request).await;
+    with_slot(next.run(request).await, slot)
+}
+
+/// An answer that keeps its slot until its body is dropped.
+pub(super) fn with_slot<S: Send + Unpin + 'static>(answer: Response, slot: S) -> Response {
     answer.map(|body| Body::new(SlotBody { body, _slot: slot }))
 }
 
-/// An answer's body, which keeps its slot until it is dropped.
-struct SlotBody {
+struct SlotBody<S> {
     body: Body,
-    _slot: OwnedSemaphorePermit,
+    _slot: S,
 }
 
-impl HttpBody for SlotBody {
+impl<S: Unpin> HttpBody for SlotBody<S> {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use axum::middleware::from_fn_with_state;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use palisade_proto::{Code, frames};
 use tokio::time::timeout;
@@ -138,7 +138,7 @@ impl Service for Sessions {
     /// The first plain sessions run on the pipeline's own thread ([`Settings::sessions_near`]), further ones on other
     /// threads.
     async fn serve_own<T: Transport>(self: Arc<Sessions>, stream: T, read: Bytes, peer: Peer) {
-        let read = BytesMut::from(read);
+        let read = read.to_vec();
         // If there are access rules to check, other threads do that work, too.
         if !T::MOVES || self.gate.is_closed() || self.gate.audit().is_on() {
             return session::serve(self, stream, read, peer).await;

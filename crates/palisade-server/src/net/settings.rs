@@ -48,6 +48,9 @@ pub struct Settings {
     pub watches: usize,
     /// How many watches one address may have (for IPv6 one /64), or one user of a Unix socket; half of all if not set.
     pub watches_per_address: Option<u32>,
+    /// How many other streams over gRPC may be open: sessions, and those of the health and reflection services. Further ones
+    /// are refused as unavailable. One address, or one user of a Unix socket, may have half of them.
+    pub streams: usize,
     /// How many listening requests may be open, and how many grants they and the sessions may listen for; further ones are
     /// refused as over quota. One address, or one user of a Unix socket, may have half of each.
     pub listens: usize,
@@ -150,6 +153,7 @@ impl Default for Settings {
             listings: 64,
             watches: 10_000,
             watches_per_address: None,
+            streams: 10_000,
             listens: 32_768,
             listened_grants: 262_144,
             waits_per_address: None,
@@ -182,6 +186,12 @@ impl Settings {
         let most = self.watches as u64;
         let of_one = self.watches_per_address.map(u64::from);
         Shares::new(most, of_one.unwrap_or(most.div_ceil(2)))
+    }
+
+    /// Streams that nothing else bounds.
+    pub(super) fn stream_shares(&self) -> Arc<Shares> {
+        let most = self.streams as u64;
+        Shares::new(most, most.div_ceil(2))
     }
 
     /// Listening requests, and the grants that are listened for.
@@ -241,6 +251,7 @@ impl Settings {
                 self.watches_per_address != Some(0),
                 "1 and above",
             ),
+            ("streams", self.streams > 0, "1 and above"),
             ("listens", self.listens > 0, "1 and above"),
             (
                 "listened_grants",

@@ -1,4 +1,4 @@
-//! Shares: how many waits and watches one address, or one user of a Unix socket, may have, so that others find room.
+//! Shares: how many waits, watches and streams one address, or one user of a Unix socket, may have, so that others find room.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -155,6 +155,20 @@ impl ShareFull {
             ),
             ShareFull::All(most) => {
                 format!("{most} watches are open, which is the limit; try again later")
+            }
+        };
+        Refusal::new(Code::Unavailable, message)
+    }
+
+    /// The refusal of a session over gRPC, or of another stream.
+    pub(super) fn of_streams(self) -> Refusal {
+        let message = match self {
+            ShareFull::Share(most, origin) => format!(
+                "{most} streams are open from {origin}, which is the share of one address; a process needs one session, for \
+                 any number of operations"
+            ),
+            ShareFull::All(most) => {
+                format!("{most} streams are open, which is the limit; try again later")
             }
         };
         Refusal::new(Code::Unavailable, message)

@@ -1,9 +1,11 @@
 //! The gRPC interface over real sockets: unary calls, watch, health, reflection.
 
 use crate::net_support::grpc::{acquire, channel, client, error, granted, release, said};
-use crate::net_support::{Server, soon};
+use crate::net_support::{Server, Wish, soon};
 use palisade_proto::v1::reply::Outcome;
 use palisade_proto::v1::{self, Reply, event::Change};
+use palisade_server::net::Settings;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
@@ -274,6 +276,38 @@ async fn a_watch_tells_changes_of_its_prefix() {
         locks.watch(bad).await.unwrap_err().code(),
         Code::InvalidArgument
     );
+}
+
+/// The controls: two streams before it, a check of the health beside it, and a session when one has ended.
+#[tokio::test]
+async fn one_address_gets_half_of_the_streams_and_a_check_of_the_health_is_none() {
+    let server = Server::with(Wish::net(Settings {
+        streams: 4,
+        ..Settings::default()
+    }))
+    .await;
+    let channel = channel(&server).await;
+    let mut health = HealthClient::new(channel.clone());
+    let session = async || {
+        let (requests, frames) = tokio::sync::mpsc::channel::<v1::Requests>(1);
+        let mut locks = client(&server).await;
+        let replies = locks.session(ReceiverStream::new(frames)).await?;
+        Ok::<_, Status>((requests, replies))
+    };
+    let open = session().await.unwrap();
+    let check = HealthCheckRequest::default;
+    let _watch = health.watch(check()).await.unwrap();
+    let refused = session().await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(
+        refused.message().contains("share of one address"),
+        "{refused}"
+    );
+    let refused = health.watch(check()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    health.check(check()).await.unwrap();
+    drop(open);
+    soon(async { while session().await.is_err() {} }).await;
 }
 
 #[tokio::test]

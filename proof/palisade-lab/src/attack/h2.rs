@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::failure::text;
+use super::harness::{elapsed, now};
 
 /// A connection that speaks the necessary minimum of HTTP/2.
 pub(super) struct Connection {
@@ -32,7 +33,7 @@ pub(super) const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
+pub(super) const WINDOW_UPDATE: u8 = 8;
 pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
@@ -99,6 +100,34 @@ impl Connection {
         self.data(stream, &body, true)
     }
 
+    /// Accepts any number of unread bytes on the connection; each stream has its own bound.
+    pub(super) fn take_any(&mut self) -> Result<(), String> {
+        self.frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes())
+    }
+
+    /// Sends a whole gRPC message as far as the peer's windows allow, and waits for them; the body goes on.
+    pub(super) fn large_message(&mut self, stream: u32, message: &[u8]) -> Result<(), String> {
+        let length = u32::try_from(message.len()).map_err(text)?;
+        let body = [&[0][..], &length.to_be_bytes(), message].concat();
+        let (mut window, begun) = (self.stream_window, now());
+        for piece in body.chunks(16_000) {
+            let needed = piece.len() as i64;
+            while window.min(self.window) < needed {
+                if elapsed(begun) > Duration::from_secs(60) {
+                    return Err("the server takes no more of a message".to_owned());
+                }
+                let frames = self.frames(Duration::from_millis(100))?;
+                let updates = frames.iter().filter(|frame| frame.kind == WINDOW_UPDATE);
+                for update in updates.filter(|update| update.stream == stream) {
+                    window += number(&update.payload).unwrap_or(0);
+                }
+            }
+            window -= needed;
+            self.data(stream, piece, false)?;
+        }
+        Ok(())
+    }
+
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Result<(), String> {
         let length = u32::try_from(payload.len()).map_err(text)?.to_be_bytes();
         let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
@@ -147,22 +176,18 @@ impl Connection {
 
     /// Reacts as the protocol requires.
     fn note(&mut self, frame: &Frame) -> Result<(), String> {
-        let number = |at: usize| {
-            let bytes = frame.payload.get(at..at + 4)?;
-            Some(i64::from(u32::from_be_bytes(bytes.try_into().ok()?)))
-        };
         match frame.kind {
             SETTINGS if frame.flags & ACK == 0 => {
                 for at in (0..frame.payload.len()).step_by(6) {
                     if frame.payload.get(at..at + 2) == Some(&[0, 4]) {
-                        self.stream_window = number(at + 2).unwrap_or(0);
+                        self.stream_window = number(&frame.payload[at + 2..]).unwrap_or(0);
                     }
                 }
                 self.frame(SETTINGS, ACK, 0, &[])
             }
             PING if frame.flags & ACK == 0 => self.frame(PING, ACK, 0, &frame.payload),
             WINDOW_UPDATE if frame.stream == 0 => {
-                self.window += number(0).unwrap_or(0);
+                self.window += number(&frame.payload).unwrap_or(0);
                 Ok(())
             }
             _ => Ok(()),
@@ -173,4 +198,10 @@ impl Connection {
     pub(super) fn windows(&self) -> (i64, i64) {
         (self.window, self.stream_window)
     }
+}
+
+/// The number at the beginning of a payload.
+fn number(payload: &[u8]) -> Option<i64> {
+    let bytes = payload.first_chunk()?;
+    Some(u32::from_be_bytes(*bytes).into())
 }

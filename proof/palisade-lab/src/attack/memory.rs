@@ -1,11 +1,11 @@
-//! Rows 6 and 12: memory that one stranger can make the server use.
+//! Rows 6, 12 and 25: memory that one stranger can make the server use.
 
 use std::time::Duration;
 
 use palisade_proto::v1;
 use prost::Message as _;
 
-use super::harness::{Harness, Program, pause};
+use super::harness::{Harness, Program, pause, until};
 use super::outcome::{Attack, Outcome};
 use super::{h2, http, plain};
 
@@ -23,6 +23,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         does: "listings over HTTP/2 and over 200 pipelined connections whose answers nobody reads",
         bounds: "20 s, stopped at 1.5 GiB",
         run: unread_answers,
+    },
+    Attack {
+        name: "idle-sessions",
+        row: 25,
+        does: "sessions that sent or got much once and are silent now: plain, and over gRPC",
+        bounds: "1,000 connections (short: 200) and 400 streams (short: 100)",
+        run: idle_sessions,
     },
 ];
 
@@ -122,4 +129,63 @@ fn unread_answers(harness: &Harness) -> Result<Outcome, String> {
         ),
         format!("{LIMIT_MIB} MiB each, and the server still serves"),
     ))
+}
+
+/// What a session may cost that holds nothing: the documented 32 KiB, and what its connection and its task take.
+const LIMIT_KIB: u64 = 48;
+
+fn idle_sessions(harness: &Harness) -> Result<Outcome, String> {
+    let mut growth = [0; 3];
+    let (server, _) = filled(harness, "data-plain")?;
+    let mut sessions = Vec::new();
+    growth[0] = growth_kib(&server, harness.amount(1_000, 200), || {
+        let mut session = plain::Session::to(server.address)?;
+        session.all((0..1_000).map(plain::stranger).collect())?;
+        sessions.push(session);
+        Ok(())
+    })?;
+    let long = plain::frame(vec![plain::acquire("x".repeat(1_000_000), "", "")]);
+    let page = plain::frame(vec![plain::listing()]);
+    for (growth, message) in growth[1..].iter_mut().zip([long, page]) {
+        let (server, _) = filled(harness, &format!("data-{}", message.len()))?;
+        let mut connection = h2::Connection::to(server.address, 1 << 20)?;
+        connection.take_any()?;
+        *growth = growth_kib(&server, harness.amount(400, 100), || {
+            let stream = connection.call("/palisade.v1.Locks/Session")?;
+            connection.large_message(stream, &message)?;
+            let is_answer = |frame: &h2::Frame| frame.kind == h2::DATA && frame.stream == stream;
+            let answered = until(Duration::from_secs(60), || {
+                let frames = connection.frames(Duration::from_millis(100));
+                frames.is_ok_and(|frames| frames.iter().any(is_answer))
+            });
+            answered.then_some(()).ok_or_else(|| "no answer".to_owned())
+        })?;
+    }
+    let [plain, frame, page] = growth;
+    Ok(Outcome::measured(
+        growth.into_iter().all(|kib| kib <= LIMIT_KIB),
+        format!(
+            "plain, after 1,000 operations in one frame: {plain} KiB each; over gRPC, after a frame of 1 MB: {frame} KiB; after \
+             a page of a listing: {page} KiB"
+        ),
+        format!("{LIMIT_KIB} KiB each"),
+    ))
+}
+
+/// The memory that each of these sessions takes. A tenth as many come before them, for which the server takes what it needs for
+/// all.
+fn growth_kib(
+    server: &Program,
+    sessions: u64,
+    mut begin: impl FnMut() -> Result<(), String>,
+) -> Result<u64, String> {
+    let mut begin = |count| (0..count).try_for_each(|_| begin());
+    // The allocator gives back what nobody uses after a moment.
+    let settle = || pause(Duration::from_secs(1));
+    begin(sessions / 10)?;
+    settle();
+    let before = server.memory_mib();
+    begin(sessions)?;
+    settle();
+    Ok((server.memory_mib().saturating_sub(before) << 10) / sessions)
 }

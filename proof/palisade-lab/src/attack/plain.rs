@@ -92,6 +92,15 @@ pub(super) fn acquire(lock: String, client: &str, metadata: &str) -> Operation {
     })
 }
 
+/// A release of a lock that nobody holds, by somebody who never did.
+pub(super) fn stranger(number: usize) -> Operation {
+    Operation::Release(v1::ReleaseRequest {
+        lock: format!("{number:0>40}"),
+        lock_token: vec![7; 16],
+        fencing_token: 1,
+    })
+}
+
 /// A listing of the maximum size.
 pub(super) fn listing() -> Operation {
     Operation::List(v1::ListRequest {

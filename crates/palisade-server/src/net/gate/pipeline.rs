@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use palisade_pipeline::{
-    Answer, Answers, Failure, Handle, Identity, Leading, Listener, Since, Stats, Stopped,
+    Answer, Answers, Asked, Failure, Handle, Identity, Leading, Listener, Since, Stats, Stopped,
 };
 use tokio::sync::watch;
 
@@ -92,17 +92,31 @@ impl GatedPipeline {
 pub(in crate::net) struct GatedSession(palisade_pipeline::Session);
 
 impl GatedSession {
-    /// Submits operations that need no record, or whose records are on disk.
-    pub(in crate::net) fn submit(&self, operations: Vec<(u64, Permitted)>) {
-        let operations = operations.into_iter();
-        self.0.submit(
-            operations
-                .map(|(id, permitted)| (id, permitted.asked))
-                .collect(),
-        );
+    pub(in crate::net) fn submit(&self, operations: PermittedBatch) {
+        if !operations.0.is_empty() {
+            self.0.submit(operations.0);
+        }
     }
 
     pub(in crate::net) fn hang_up(&self) {
         self.0.hang_up();
+    }
+}
+
+/// Operations that need no record, or whose records are on disk.
+pub(in crate::net) struct PermittedBatch(Vec<(u64, Asked)>);
+
+impl PermittedBatch {
+    /// Without one, with room for so many.
+    pub(in crate::net) fn with_room(operations: usize) -> PermittedBatch {
+        PermittedBatch(Vec::with_capacity(operations))
+    }
+
+    pub(in crate::net) fn one(id: u64, permitted: Permitted) -> PermittedBatch {
+        PermittedBatch(vec![(id, permitted.asked)])
+    }
+
+    pub(in crate::net) fn push(&mut self, id: u64, permitted: Permitted) {
+        self.0.push((id, permitted.asked));
     }
 }

@@ -12,7 +12,7 @@ use palisade_proto::v1::{Reply, Request, Requests, reply::Outcome};
 
 use super::super::audit::Recording;
 use super::super::convert::{Refusal, grpc as convert};
-use super::super::gate::{GatedSession, Permitted, Who};
+use super::super::gate::{GatedSession, Permitted, PermittedBatch, Who};
 use super::super::listening::SessionListener;
 use super::super::quota::QuotaUse;
 use super::Sessions;
@@ -103,7 +103,7 @@ impl Flow {
         frame: impl ExactSizeIterator<Item = (u64, Result<pipeline::Request, Refusal>)>,
     ) {
         self.in_flight.arrived(frame.len());
-        let mut operations = Vec::with_capacity(frame.len());
+        let mut operations = PermittedBatch::with_room(frame.len());
         for (id, request) in frame {
             match request.and_then(|request| self.permit(id, request)) {
                 Ok(listing) if matches!(listing.request(), pipeline::Request::List { .. }) => {
@@ -111,7 +111,7 @@ impl Flow {
                 }
                 Ok(listen) if matches!(listen.request(), pipeline::Request::Listen(_)) => {
                     match self.listen(id, &listen) {
-                        Ok(()) => operations.push((id, listen)),
+                        Ok(()) => operations.push(id, listen),
                         Err(refusal) => {
                             self.in_flight.settle(id, None);
                             self.refused.push_back(convert::refused(id, &refusal));
@@ -120,14 +120,12 @@ impl Flow {
                 }
                 Ok(mut request) => match request.take_recording() {
                     Some(recording) => self.recording.push_back((id, request, recording)),
-                    None => operations.push((id, request)),
+                    None => operations.push(id, request),
                 },
                 Err(refusal) => self.refused.push_back(convert::refused(id, &refusal)),
             }
         }
-        if let Some(session) = &self.session
-            && !operations.is_empty()
-        {
+        if let Some(session) = &self.session {
             session.submit(operations);
         }
     }
@@ -177,7 +175,7 @@ impl Flow {
             && let Some((id, request, _)) = self.recording.pop_front()
         {
             match (written, &self.session) {
-                (Ok(()), Some(session)) => session.submit(vec![(id, request)]),
+                (Ok(()), Some(session)) => session.submit(PermittedBatch::one(id, request)),
                 (Ok(()), None) => {}
                 (Err(refusal), _) => {
                     self.in_flight.settle(id, None);
@@ -193,9 +191,9 @@ impl Flow {
             && let pipeline::Request::List { limit, .. } = listing.request()
             && let Some(session) = &self.session
             && self.in_flight.begin_page(*id, *limit, cx)
-            && let Some(listing) = self.listings.pop_front()
+            && let Some((id, listing)) = self.listings.pop_front()
         {
-            session.submit(vec![listing]);
+            session.submit(PermittedBatch::one(id, listing));
         }
         if !self.open && self.listings.is_empty() && self.recording.is_empty() {
             self.session = None;
@@ -254,6 +252,8 @@ impl Flow {
                     return Poll::Ready(());
                 }
             }
+            // Of a burst it is large, and the next answers may be long in coming.
+            self.rest = Vec::new().into_iter();
             match ready!(self.answers.poll_recv(cx)) {
                 Some(answers) => self.rest = answers.into_iter(),
                 None => return Poll::Ready(()),

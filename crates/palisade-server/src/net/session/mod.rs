@@ -15,7 +15,7 @@
 //! The bytes of each session are bounded, and so are those of all sessions together: an operation counts from before it
 //! is decoded until its reply has left.
 
-mod codec;
+mod buffers;
 mod flow;
 mod grpc;
 mod in_flight;
@@ -30,8 +30,7 @@ use super::listening::Listens;
 use super::phases::Phases;
 use super::settings::Settings;
 
-pub(super) use codec::CountingCodec;
-pub(super) use grpc::ReplyStream;
+pub(super) use grpc::open;
 pub(super) use plain::{refused, serve};
 
 /// The state and the bounds that all sessions share.

@@ -10,11 +10,12 @@
 //! replies that became ready since the last write leave in one frame, with one system call.
 
 use std::io;
+use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BufMut as _;
 use palisade_proto::frames::{self, FrameBuilder, TooLong};
 use palisade_proto::v1::Requests;
 use palisade_proto::{Code, borrowed};
@@ -24,15 +25,15 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::super::convert::{Refusal, grpc as convert};
 use super::super::phases::PhaseEnd;
-use super::Sessions;
 use super::flow::{FRAMES_A_TURN, Flow};
+use super::{Sessions, buffers};
 use crate::shell::{Peer, Transport};
 
 /// Serves one session to its end; `read` was already read from the stream.
 pub(in crate::net) async fn serve<T: Transport>(
     sessions: Arc<Sessions>,
     stream: T,
-    read: BytesMut,
+    read: Vec<u8>,
     peer: Peer,
 ) {
     let mut cutting = sessions.phases.until_cutting();
@@ -71,7 +72,7 @@ struct Plain<T> {
     /// The peer: its address, and its identity if it has a certificate.
     peer: Peer,
     stream: T,
-    inbound: BytesMut,
+    inbound: Vec<u8>,
     outbound: Vec<u8>,
     /// How many bytes of `outbound` are written.
     written: usize,
@@ -90,7 +91,7 @@ struct Plain<T> {
 }
 
 impl<T: Transport> Plain<T> {
-    fn new(sessions: Arc<Sessions>, stream: T, inbound: BytesMut, peer: Peer) -> Plain<T> {
+    fn new(sessions: Arc<Sessions>, stream: T, inbound: Vec<u8>, peer: Peer) -> Plain<T> {
         Plain {
             draining: sessions.phases.until_draining(),
             flow: Flow::new(sessions),
@@ -128,6 +129,7 @@ impl<T: Transport> Plain<T> {
                 return Poll::Pending;
             }
             let more = self.poll_inbound(cx).is_ready();
+            buffers::take_back(&mut self.inbound);
             let turn = self.gather(cx);
             if !self.outbound.is_empty() {
                 continue;
@@ -169,7 +171,7 @@ impl<T: Transport> Plain<T> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.written = 0;
         self.outbound.clear();
-        self.outbound.shrink_to(KEEP_BYTES);
+        buffers::take_back(&mut self.outbound);
         self.flow.sent();
         Poll::Ready(Ok(()))
     }
@@ -189,11 +191,10 @@ impl<T: Transport> Plain<T> {
             if !self.reading || !self.flow.has_room() || !self.flow.may_arrive(announced, cx) {
                 return Poll::Pending;
             }
-            if self.inbound.is_empty() && self.inbound.capacity() > KEEP_BYTES {
-                self.inbound = BytesMut::new();
-            }
+            buffers::lend(&mut self.inbound);
             self.inbound.reserve(READ_BYTES);
-            match ready!(pin!(self.stream.read_buf(&mut self.inbound)).poll(cx)) {
+            let mut room = (&mut self.inbound).limit(READ_BYTES);
+            match ready!(pin!(self.stream.read_buf(&mut room)).poll(cx)) {
                 Ok(0) | Err(_) => self.close(None),
                 Ok(_) => self.liveness.received(),
             }
@@ -203,15 +204,25 @@ impl<T: Transport> Plain<T> {
 
     /// Submits the complete frames while the client may have more in flight.
     fn take_frames(&mut self, cx: &Context<'_>) -> Result<(), Refusal> {
+        let inbound = mem::take(&mut self.inbound);
+        let mut rest = inbound.as_slice();
+        let taken = self.take_from(&mut rest, cx);
+        let bytes = inbound.len() - rest.len();
+        self.inbound = inbound;
+        self.inbound.drain(..bytes);
+        taken
+    }
+
+    fn take_from(&mut self, inbound: &mut &[u8], cx: &Context<'_>) -> Result<(), Refusal> {
         if !self.opened {
-            let Some(preface) = self.inbound.first_chunk() else {
+            let Some(preface) = inbound.first_chunk() else {
                 return Ok(());
             };
             let mut opening = frames::PREFACE.len();
             let token = match *preface {
                 frames::PREFACE => None,
                 frames::PREFACE_WITH_TOKEN => {
-                    match frames::first(&self.inbound[opening..], frames::TOKEN_BYTES) {
+                    match frames::first(&inbound[opening..], frames::TOKEN_BYTES) {
                         Ok(None) => return Ok(()),
                         Ok(Some(token)) => {
                             opening += frames::HEADER + token.len();
@@ -231,12 +242,12 @@ impl<T: Transport> Plain<T> {
             let who = self.flow.sessions.gate.identify(&self.peer, token)?;
             self.flow.open(who)?;
             self.opened = true;
-            self.inbound.advance(opening);
+            *inbound = &inbound[opening..];
         }
         let most = self.flow.sessions.frame_bytes;
         let most_operations = self.flow.sessions.frame_operations;
         while self.flow.has_room() && self.done < TURN {
-            let frame = match frames::first(&self.inbound, most) {
+            let frame = match frames::first(inbound, most) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
                 Err(TooLong { bytes }) => {
@@ -264,14 +275,15 @@ impl<T: Transport> Plain<T> {
                 }
             }
             self.liveness.completed();
-            self.inbound.advance(frames::HEADER + length);
+            *inbound = &inbound[frames::HEADER + length..];
         }
         Ok(())
     }
 
     /// Puts all ready replies into one frame; `Ready` with an empty frame at the session's end.
     fn gather(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..std::mem::take(&mut self.pings) {
+        buffers::lend(&mut self.outbound);
+        for _ in 0..mem::take(&mut self.pings) {
             frames::put_empty(&mut self.outbound);
         }
         let (outbound, done) = (&mut self.outbound, &mut self.done);
@@ -282,6 +294,9 @@ impl<T: Transport> Plain<T> {
         });
         self.done += frame.len(&self.outbound) / BYTES_AS_ONE;
         frame.close(&mut self.outbound);
+        if self.outbound.is_empty() {
+            buffers::take_back(&mut self.outbound);
+        }
         turn
     }
 }
@@ -333,11 +348,8 @@ impl LivenessCheck {
 const TURN: usize = 4_096;
 const BYTES_AS_ONE: usize = 256;
 
-/// The buffer space for each read.
-const READ_BYTES: usize = 4 << 10;
-
-/// The buffer space kept between bursts.
-const KEEP_BYTES: usize = 64 << 10;
+/// The most that is read at once.
+const READ_BYTES: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
