@@ -101,6 +101,17 @@ pub(super) fn stranger(number: usize) -> Operation {
     })
 }
 
+/// Waits for the lock `held` for a moment.
+pub(super) fn waiter() -> Operation {
+    Operation::Acquire(v1::AcquireRequest {
+        lock: "held".to_owned(),
+        client_id: "waiter".to_owned(),
+        lease_duration_ms: 10_000,
+        wait_ms: 1,
+        ..v1::AcquireRequest::default()
+    })
+}
+
 /// A listing of the maximum size.
 pub(super) fn listing() -> Operation {
     Operation::List(v1::ListRequest {

@@ -266,6 +266,7 @@ impl Flow {
         if self.in_flight.sent() {
             // Frees the memory of a burst.
             (self.refused, self.listings) = (VecDeque::new(), VecDeque::new());
+            self.recording = VecDeque::new();
         }
     }
 }

@@ -183,12 +183,18 @@ impl InFlight {
             self.page.bytes = 0;
         }
         self.share.settle(self.bytes());
+        if self.kept.is_empty() && self.kept.capacity() > KEPT_ROOM {
+            self.kept = HashMap::new();
+        }
         self.operations == 0
     }
 }
 
 /// A frame up to this size is not charged while it arrives.
 const SMALL_FRAME: usize = 16 << 10;
+
+/// A table with room for more operations does not outlast them.
+const KEPT_ROOM: usize = 64;
 
 /// The most replies in one frame. A full frame, or a page of a listing (which ends its frame), stays well under the
 /// 4 MiB that gRPC clients accept by default.
