@@ -189,7 +189,7 @@ fn growth_kib(
     begin(sessions / 10)?;
     let before = lowest_mib(server, 0, 3);
     begin(sessions)?;
-    let within = before + (LIMIT_KIB * sessions >> 10);
+    let within = before + ((LIMIT_KIB * sessions) >> 10);
     let after = lowest_mib(server, within, 15);
     Ok((after.saturating_sub(before) << 10) / sessions)
 }
