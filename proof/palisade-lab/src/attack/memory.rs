@@ -131,7 +131,7 @@ fn unread_answers(harness: &Harness) -> Result<Outcome, String> {
     ))
 }
 
-/// What a session may cost that holds nothing: the documented 32 KiB, and what its connection and its task take.
+/// The memory that an idle session may cost: the documented 32 KiB, and some for its connection and its task.
 const LIMIT_KIB: u64 = 48;
 
 fn idle_sessions(harness: &Harness) -> Result<Outcome, String> {

@@ -155,10 +155,7 @@ impl HttpBody for ReplyStream {
         self.ended = true;
         let mut trailers = HeaderMap::new();
         let added = last.add_header(&mut trailers);
-        // Only a message that no header can carry is an error; then the code alone leaves.
-        if added.is_err() {
-            let _ = Status::new(last.code(), "").add_header(&mut trailers);
-        }
+        assert!(added.is_ok(), "a status is encoded for its headers");
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
 
@@ -171,8 +168,11 @@ impl HttpBody for ReplyStream {
 fn message(replies: &Replies) -> Bytes {
     let length = replies.encoded_len();
     let mut bytes = Vec::with_capacity(PREFIX + length);
+    let Ok(announced) = u32::try_from(length) else {
+        unreachable!("a frame of replies has {length} bytes");
+    };
     bytes.push(0);
-    bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+    bytes.extend_from_slice(&announced.to_be_bytes());
     replies.encode_raw(&mut bytes);
     bytes.into()
 }
@@ -183,7 +183,7 @@ const PREFIX: usize = 5;
 /// The messages of a request's body. A frame's operations are counted before it is decoded.
 struct GrpcFrames {
     body: Body,
-    /// What has arrived, and how many bytes of it are done with.
+    /// The bytes that have arrived, and how many of them are done with.
     arrived: Vec<u8>,
     done: usize,
     most_bytes: usize,
@@ -265,9 +265,11 @@ impl GrpcFrames {
         Ok(rest.get(..length))
     }
 
-    /// Takes the first frame.
+    /// Takes the first frame, whose operations were counted.
     fn take(&mut self) -> Result<Requests, Refusal> {
-        let frame = self.first()?.unwrap_or_default();
+        let Some(frame) = self.first()? else {
+            unreachable!("a frame that was counted has arrived");
+        };
         let bytes = PREFIX + frame.len();
         let frame = Requests::decode(frame)
             .map_err(|error| Refusal::invalid(format!("a frame that is not a message: {error}")))?;
